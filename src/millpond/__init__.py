@@ -1,6 +1,6 @@
 """Millpond keeps the state of PySpark streams warm.
 
-The public names are re-exported here; nothing is defined here but the version.
+This module re-exports the errors, and defines only the version.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`__version__`, read from the installed package's metadata when it is asked for: that takes a millisecond."""
+    """Return `__version__` from the installed package's metadata. It is read at use, since that takes a millisecond."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version

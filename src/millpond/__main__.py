@@ -6,7 +6,7 @@ from millpond.errors import MissingDependencyError
 
 
 def main() -> None:
-    """Run the command line; without the extra that it needs, say which one that is, with exit code 2."""
+    """Run the command line. If the extra that it needs is missing, name it and exit with code 2."""
     try:
         from millpond.cli import main as run
     except MissingDependencyError as error:

@@ -1,8 +1,8 @@
 """API keys: who may call the service.
 
-Place on the data path: asked before a body is read. A caller sends `Authorization: Bearer KEY`.
-Invariant: how long a refusal takes tells nothing about a key. Digests of equal length are compared, each
-in constant time, and all of them are compared whichever fits.
+Place on the data path: checked before a body is read. A caller sends `Authorization: Bearer KEY`.
+Invariant: the time that a check takes says nothing about a key. Digests of equal length are compared in
+constant time, and the given key is always compared with all of them.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _MIN_LENGTH = 16
 
 
 class ApiKeys:
-    """The keys that open the service; none at all opens it to everybody.
+    """The keys that give access to the service. Without any key everybody has access.
 
     >>> keys = ApiKeys(["a-key-of-some-length"])
     >>> keys.allow(b"Bearer a-key-of-some-length"), keys.allow(b"Bearer another"), keys.allow(None)
@@ -39,7 +39,7 @@ class ApiKeys:
         return bool(self._digests)
 
     def allow(self, authorization: bytes | None) -> bool:
-        """Tell whether the value of an `Authorization` header has one of the keys."""
+        """Whether the value of an `Authorization` header has one of the keys."""
         if not self._digests:
             return True
         scheme, _, key = (authorization or b"").partition(b" ")
@@ -51,7 +51,7 @@ class ApiKeys:
 
 
 def read_api_keys(path: Path) -> list[str]:
-    """Read the keys from a file, one a line; empty lines and lines that begin with # are left out.
+    """Read the keys from a file, one on each line. Empty lines and lines that begin with # are skipped.
 
     Raises:
         OptionError: the file cannot be read or has no key.

@@ -1,10 +1,10 @@
 """The command line: `millpond COMMAND`, `millpond --help` and `millpond --version`.
 
-Each command is a file of `millpond.commands` and is imported when it is asked for: `millpond --help` loads
+Each command is a file of `millpond.commands` and is imported only when it runs. So `millpond --help` loads
 neither Spark nor a server.
 
-An error that Millpond raises on purpose is printed as its one message, with exit code 2. Progress
-goes to stderr, results to stdout, so that `--json` can be piped.
+An error that Millpond raises on purpose is printed as one message, with exit code 2. Progress goes to stderr
+and results to stdout, so that `--json` can be piped.
 """
 
 import importlib
@@ -32,11 +32,11 @@ COMMANDS = {
     "ui": "Show the web page for stored state, and for the pages of services and Spark drivers.",
     "upload": "Upload the features of all events before a batch end.",
 }
-"""The commands and what they do, so that `--help` need not import them."""
+"""The commands and their descriptions. They are here so that `--help` need not import the commands."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for."""
+    """Imports a command at its first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own signature
         return sorted(COMMANDS)

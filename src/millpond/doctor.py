@@ -1,7 +1,7 @@
-"""What `millpond doctor` looks at: whether this machine and a session's settings are fit for Millpond.
+"""The checks of `millpond doctor`: whether this machine and a session's settings are fit for Millpond.
 
-Every check gives findings and never raises, so that one broken part does not hide the next. It needs nothing but the
-plain package: what is missing is what it tells.
+Every check yields findings and never raises, so that one broken part does not hide the next. The checks run with the
+plain package, without any extra, since they report which extras are missing.
 """
 
 import json
@@ -41,10 +41,10 @@ class Finding:
     """What one check found.
 
     Attributes:
-        check: what was looked at.
-        level: `"problem"` is what something fails with, `"warning"` what is slower or untested.
-        found: what is there.
-        fix: how to mend it; empty where nothing is to be mended.
+        check: what was checked.
+        level: `"problem"` if something will fail, `"warning"` if it is slower or untested, else `"ok"`.
+        found: what was found.
+        fix: how to fix it; empty where there is nothing to fix.
     """
 
     check: str
@@ -54,7 +54,7 @@ class Finding:
 
 
 def findings(settings: Mapping[str, str] | None = None) -> list[Finding]:
-    """Everything that can be said of this environment, and of a session's settings if they are given.
+    """Return the findings of all checks on this environment, and on a session's settings if they are given.
 
     Example:
         >>> [finding.check for finding in findings() if finding.check == "Python"]
@@ -66,7 +66,7 @@ def findings(settings: Mapping[str, str] | None = None) -> list[Finding]:
 
 
 def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """What a session with these settings, and Spark's defaults for all others, does to keyed state."""
+    """Check whether keyed state runs well with these settings, and with Spark's defaults for all others."""
     if find_spec("pyspark") is None:
         yield Finding("session settings", "warning", "not looked at: PySpark is not installed", _install("spark"))
         return
@@ -85,7 +85,7 @@ def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def session_settings(spark: "SparkSession") -> dict[str, str]:
-    """Those settings of a running session that matter to keyed state, Spark's defaults included."""
+    """Return the settings of a running session that matter to keyed state, Spark's defaults included."""
     from pyspark.errors import SparkNoSuchElementException
 
     from millpond.spark.environment.session import SESSION_SETTINGS
@@ -98,7 +98,7 @@ def session_settings(spark: "SparkSession") -> dict[str, str]:
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """The settings of a file like Spark's `spark-defaults.conf`: a name and a value on each line.
+    """Read the settings of a file like Spark's `spark-defaults.conf`: a name and a value on each line.
 
     Raises:
         DataError: it cannot be read, or a line is not a name and a value.
@@ -124,7 +124,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def as_text(found: list[Finding]) -> str:
-    """One line a finding, and one for what to do about it."""
+    """Return the findings as text: one line for each, and a second line with its fix."""
     lines = []
     for finding in found:
         lines.append(f"{finding.level:8} {finding.check}: {finding.found}")
@@ -134,7 +134,7 @@ def as_text(found: list[Finding]) -> str:
 
 
 def as_json(found: list[Finding]) -> str:
-    """A list of objects with the fields of `Finding`."""
+    """Return the findings as a JSON list of objects with the fields of `Finding`."""
     return json.dumps([asdict(finding) for finding in found], indent=2)
 
 
@@ -150,7 +150,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _java() -> Iterator[Finding]:
-    # As a script, since without PySpark the package that it is in cannot be imported.
+    # Run it as a script, since without PySpark its package cannot be imported.
     script = Path(__file__).parent / "spark" / "environment" / "java.py"
     asked = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, text=True, check=False)
     if asked.returncode:
@@ -203,7 +203,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _packages_of(extra: str) -> list[str]:
-    """The packages of an extra that this machine needs."""
+    """Return the packages of an extra that this machine needs."""
     found = []
     for requirement in requires("millpond") or []:
         package, _, marker = requirement.partition(";")

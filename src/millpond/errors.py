@@ -1,9 +1,8 @@
-"""Every error Millpond raises on purpose.
+"""Every error that Millpond raises on purpose.
 
-Few kinds, chosen by what the caller should do about them: change what was asked (`OptionError`,
-`DataError`), try again (`UnavailableError`), restore (`CorruptionError`), install something
-(`MissingDependencyError`). Each message names the option, column, key or file, says what was
-expected and what was found, and how to mend it.
+There are few kinds, by what the caller should do: change the request (`OptionError`, `DataError`), try again
+(`UnavailableError`), restore (`CorruptionError`), install something (`MissingDependencyError`). Each message
+names the option, column, key or file, what was expected, what was found, and how to fix it.
 """
 
 

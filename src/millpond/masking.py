@@ -1,10 +1,10 @@
-"""Text without secrets: the one function between what a user gave and what Millpond shows.
+"""Hide secrets in the texts that Millpond shows.
 
-A URL or DSN may carry a password, a token or a signature, and errors, logs, metrics and plans are read by
-more people than may know them. So whatever shows a source, a store, a location or an address, or quotes
-another library's error about one, goes through `masked`.
+A URL or DSN may contain a password, a token or a signature. Errors, logs, metrics and plans are read by people
+who may not know these. So every text that shows a source, a store, a location or an address, or quotes another
+library's error about one, passes through `masked`.
 
-The rule errs towards hiding: a name that could be a token is hidden as well as one that is.
+In doubt the text is hidden: a name that could be a token is hidden too.
 """
 
 import re
@@ -21,17 +21,17 @@ _NAME = (
 _VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|[^\s&;,#'\")}\]]+"
 
 _USER = re.compile(r"(?<=//)(?P<user>[^\s:/?#@]*):(?!\d{1,5}(?:[/?#,\s'\"]|$))\S*@")
-"""User and password; the password may have characters that should have been quoted."""
+"""User and password. The password may have characters that should have been percent-encoded."""
 
 _TOKEN = re.compile(r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<=://)[^\s:/?#@]+@")
-"""Userinfo without a password, which may be a token; with Azure it is the container."""
+"""Userinfo without a password, which may be a token. In Azure's URLs it is the container, and is shown."""
 
 _NAMED = re.compile(rf"(?P<name>(?<![\w.\-])(?:{_NAME})[\"']?\s*(?:=|:(?!//))\s*)(?P<value>{_VALUE})", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>Bearer|Basic|Token)\s+(?=[\w\-.~+/]*[\d\-._~+/=])[\w\-.~+/]{6,}=*", re.IGNORECASE)
 
 
 def masked(text: object) -> str:
-    """What may be shown of a URL, a DSN, a header, or a text that quotes one.
+    """Return a URL, a DSN, a header, or a text that quotes one, with its secrets hidden.
 
     >>> masked("postgresql://ada:se:cr@t@db:5432/shop?sslmode=require&password=x1")
     'postgresql://ada:***@db:5432/shop?sslmode=require&password=***'
@@ -48,10 +48,12 @@ def masked(text: object) -> str:
 
 
 def split_url(url: str, like: str = "scheme://host:port/path", *, several_hosts: bool = False) -> SplitResult:
-    """The parts of a URL, of which host and port can be read, unless it may name several; `like` is for the error.
+    """Split a URL, and check that its host and port can be read, unless it may have several hosts.
+
+    `like` is an example for the error.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a URL.
 
     >>> split_url("http://ada:secret@[half")
     Traceback (most recent call last):
@@ -62,13 +64,13 @@ def split_url(url: str, like: str = "scheme://host:port/path", *, several_hosts:
         if not several_hosts:
             _ = parts.hostname, parts.port
     except (ValueError, UnicodeError) as error:
-        # Not `from` it: the cause may quote what is hidden here.
+        # Not `from error`: the cause may quote the secret.
         raise OptionError(f"{masked(url)!r} is no URL: {masked(error)}; expected something like {like}") from None
     return parts
 
 
 def tellable(error: BaseException) -> BaseException | None:
-    """An error to raise another one from; None where it, or what it came from, tells a secret.
+    """Return the error if another one may be raised from it; None if it or one of its causes contains a secret.
 
     >>> tellable(ValueError("no such host: db")), tellable(ValueError("cannot read s3://key:secret@bucket"))
     (ValueError('no such host: db'), None)

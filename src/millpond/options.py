@@ -1,7 +1,7 @@
-"""Options as strings: names in any case, values with units, and everything that is wrong in one error.
+"""Parse options from strings: names in any letter case, values with units, and one error for all problems.
 
-The one idea: reading goes on after a problem. Each step adds what it finds to a list, and
-`refuse_problems` raises them together, so that a user mends a set of options once.
+Parsing goes on after a problem. Each step adds the problems that it finds to a list, and `refuse_problems`
+raises them together, so that a user can fix all options at once.
 """
 
 import re
@@ -13,7 +13,7 @@ from millpond.errors import OptionError
 from millpond.suggestions import hint
 
 Known: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""Option names in lower case, each with the field it fills and a parser whose ValueError says what it expects."""
+"""The known options: a lower-case name, the field it fills, and a parser whose ValueError says what it expects."""
 
 _UNITS = {
     1: ("", "ms", "milli", "millis", "millisecond", "milliseconds"),
@@ -27,7 +27,7 @@ _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 <<
 
 
 def named(options: Mapping[str, Any], known: Known, problems: list[str]) -> dict[str, Any]:
-    """The given values by their known names; what is unknown or given twice becomes a problem."""
+    """Return the given values by their known names. A name that is unknown or given twice becomes a problem."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         lower = name.strip().lower()
@@ -41,7 +41,7 @@ def named(options: Mapping[str, Any], known: Known, problems: list[str]) -> dict
 
 
 def parsed(given: Mapping[str, Any], known: Known, problems: list[str]) -> dict[str, Any]:
-    """The fields that the given values fill; what does not parse becomes a problem."""
+    """Return the parsed values by field. A value that cannot be parsed becomes a problem."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         field, parse = known[name]
@@ -53,13 +53,13 @@ def parsed(given: Mapping[str, Any], known: Known, problems: list[str]) -> dict[
 
 
 def refuse_problems(what: str, problems: Sequence[str]) -> None:
-    """Raise one OptionError of all problems, if there are any."""
+    """Raise one OptionError with all problems, if there are any."""
     if problems:
         raise OptionError("\n- ".join([f"{what}:", *problems]))
 
 
 def choice(*words: str) -> Callable[[Any], str]:
-    """One of some words, which are in upper case with underscores."""
+    """Return a parser for one of these words, which are in upper case with underscores."""
 
     def parse(value: Any) -> str:
         word = str(value).strip().upper().replace("-", "_")
@@ -71,7 +71,7 @@ def choice(*words: str) -> Callable[[Any], str]:
 
 
 def count(value: Any) -> int:
-    """A whole number of 0 or more."""
+    """Parse a whole number of 0 or more."""
     text = str(value).strip().replace("_", "")
     if isinstance(value, bool) or not text.isdecimal():
         raise ValueError("a whole number of 0 or more")
@@ -79,7 +79,7 @@ def count(value: Any) -> int:
 
 
 def place(value: Any) -> str:
-    """A path or URI."""
+    """Parse a path or URI, which must not be empty."""
     text = str(value).strip()
     if not text:
         raise ValueError("a path or URI")
@@ -87,7 +87,7 @@ def place(value: Any) -> str:
 
 
 def flag(value: Any) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false")
@@ -95,7 +95,7 @@ def flag(value: Any) -> bool:
 
 
 def duration_ms(value: Any) -> int:
-    """A duration in ms: a number with a unit, a number of ms, or a timedelta.
+    """Return a duration in ms from a number with a unit, a number of ms, or a timedelta.
 
     >>> duration_ms("10 min")
     600000
@@ -113,7 +113,7 @@ def duration_ms(value: Any) -> int:
 
 
 def size_bytes(least: int = 0, most: int = 1 << 50) -> Callable[[Any], int]:
-    """A size in bytes, from `least` to `most`: a number with a unit of 1024, or a number of bytes.
+    """Return a parser for sizes from `least` to `most` bytes: a number with a unit (1 kb = 1024 b), or of bytes.
 
     >>> size_bytes()("64mb")
     67108864

@@ -1,9 +1,13 @@
-"""What to write instead of an unknown name: the one place where names are compared.
+"""Suggest a valid name for an unknown one.
 
-The order of the search is fixed. A name that differs only in letter case wins; then what an alias
-stands for, because `text` means `string` and looks like `date`; then a name that begins with the given
-text; then the most similar one. Names that are less similar than `CUTOFF` are not suggested: a wrong
-suggestion costs a reader more than none.
+The search has a fixed order:
+
+1. a name that differs only in letter case,
+2. the name that an alias stands for: `text` means `string`, but looks like `date`,
+3. a name that begins with the given text,
+4. the most similar name.
+
+A name that is less similar than `CUTOFF` is not suggested: a wrong suggestion costs a reader more than none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,19 +15,19 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 CUTOFF = 0.6
-"""The least similarity of a suggestion, as `difflib` counts it: twice the letters in common over all letters."""
+"""The least similarity of a suggestion, by `difflib`: twice the number of matching letters over all letters."""
 
 _SHORTEST_PREFIX = 3
 _MOST_LISTED = 20
 
 Aliases = Mapping[str, tuple[str, ...]]
-"""Other words for valid names, in lower case; of several names the first that is valid is meant."""
+"""Other words for valid names, in lower case. If a word has several names, the first valid one is meant."""
 
 _NO_ALIASES: Aliases = MappingProxyType({})
 
 
 def suggestion(given: object, valid: Iterable[str], aliases: Aliases = _NO_ALIASES) -> str | None:
-    """The valid name that was probably meant, or None where no name is near.
+    """Return the valid name that was probably meant, or None if no name is similar.
 
     >>> suggestion("rockdb", ["heap", "rocksdb"]), suggestion("Heap", ["heap", "rocksdb"])
     ('rocksdb', 'heap')
@@ -50,7 +54,7 @@ def suggestion(given: object, valid: Iterable[str], aliases: Aliases = _NO_ALIAS
 
 
 def did_you_mean(given: object, valid: Iterable[str], aliases: Aliases = _NO_ALIASES) -> str:
-    """The end of a sentence that has named the valid names already; empty where none is near.
+    """Return the end of a sentence that has listed the valid names; empty if no name is similar.
 
     >>> "the operation 'summ' is unknown" + did_you_mean("summ", ["count", "sum"])
     "the operation 'summ' is unknown; did you mean 'sum'?"
@@ -60,7 +64,7 @@ def did_you_mean(given: object, valid: Iterable[str], aliases: Aliases = _NO_ALI
 
 
 def hint(given: object, valid: Iterable[str], aliases: Aliases = _NO_ALIASES) -> str:
-    """A question for the nearest name, or else the valid names.
+    """Return a question with the most similar name, or else a list of the valid names.
 
     >>> hint("rockdb", ["heap", "rocksdb"]), hint("x", ["heap", "rocksdb"]), hint("x", [])
     ("did you mean 'rocksdb'?", 'known are heap, rocksdb', 'none are declared')

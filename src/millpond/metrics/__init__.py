@@ -1,4 +1,4 @@
-"""What is counted, and where the counts go."""
+"""Metrics: the names of all of them, recorders that collect them, and exporters."""
 
 from millpond.metrics.otlp import otlp_push
 from millpond.metrics.prometheus import PrometheusRecorder, prometheus_endpoint

@@ -1,7 +1,7 @@
-"""Metrics as Prometheus reads them: families of samples, and their text.
+"""Metrics in the form of Prometheus: families of samples, and their text.
 
-Place on the data path: beside it, between whoever counts and an exporter. Names, labels and text are made only when
-somebody asks.
+Place on the data path: beside it, between the code that counts and an exporter. Names, labels and text are made only
+when an exporter asks for them.
 
 Source: Prometheus, "Exposition formats", text format 0.0.4.
 """
@@ -19,7 +19,7 @@ _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 class Sample(NamedTuple):
-    """One number of a family: what follows its name, its labels, its value."""
+    """One number of a family: the suffix of its name, its labels, its value."""
 
     suffix: str
     labels: dict[str, str]
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """All numbers of one name."""
+    """All samples of one metric."""
 
     name: str
     kind: Kind
@@ -52,10 +52,10 @@ def histogram(
     """Make the samples of a histogram.
 
     Args:
-        labels: of all of them.
-        bounds: the upper bound of each bucket but the last.
-        counts: how many fell into each bucket.
-        seconds: their sum.
+        labels: the labels of all samples.
+        bounds: the upper bound of each bucket except the last.
+        counts: the number of values in each bucket.
+        seconds: the sum of all values.
     """
     totals = list(accumulate(counts))
     buckets = [
@@ -66,7 +66,7 @@ def histogram(
 
 
 def of_processes(families_of: Mapping[str, Sequence[Family]]) -> list[Family]:
-    """The families of several processes as one list, each sample with the label `process`."""
+    """Merge the families of several processes. Each sample gets the label `process`."""
     merged: dict[str, Family] = {}
     for process, families in families_of.items():
         for one in families:
@@ -78,7 +78,7 @@ def of_processes(families_of: Mapping[str, Sequence[Family]]) -> list[Family]:
 
 
 def prometheus_text(families: Iterable[Family]) -> str:
-    """The text that Prometheus reads.
+    """Return the text that Prometheus reads.
 
     >>> print(prometheus_text([level("millpond_http_connections", 3)]), end="")
     # HELP millpond_http_connections Connections that are open now.

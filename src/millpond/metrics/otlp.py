@@ -1,10 +1,10 @@
-"""Pushes metrics to an OpenTelemetry collector, over OTLP and HTTP.
+"""Push metrics to an OpenTelemetry collector, over OTLP and HTTP.
 
-Place on the data path: beside it. A thread takes the families that an exporter has and sends them in turn. Counters are
-cumulative sums, levels are gauges, histograms keep their buckets; names and labels are those of the vocabulary.
+Place on the data path: beside it. A thread sends the current families at an interval. Counters are cumulative sums,
+levels are gauges, and histograms keep their buckets. Names and labels are those of the vocabulary.
 
-Invariant: a collector that is gone costs the process nothing but this thread's attempts, and is reported once, until it
-answers again.
+Invariant: a collector that is gone costs the process only this thread's attempts. It is logged once, until the
+collector answers again.
 
 Source: OpenTelemetry, "Metrics Data Model", and the OTLP specification.
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 ENDPOINT = "http://127.0.0.1:4318/v1/metrics"
-"""Where a collector on this machine listens."""
+"""The default address of a collector on this machine."""
 
 INTERVAL_MS = 60_000
-"""How often metrics are sent, unless told otherwise: what OpenTelemetry's own SDK does."""
+"""The default time between two pushes, the same as in OpenTelemetry's own SDK."""
 
 _TIMEOUT_SECONDS = 5.0
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "": "1"}
@@ -36,7 +36,7 @@ log = logging.getLogger("millpond.metrics")
 
 
 def wall_clock_ns() -> int:
-    """Nanoseconds since 1970 UTC."""
+    """Return nanoseconds since 1970, UTC."""
     return time.time_ns()  # noqa: TID251 - a collector orders what it gets by the wall clock
 
 
@@ -51,20 +51,20 @@ def otlp_push(
     headers: Mapping[str, str] | None = None,
     now_ns: Callable[[], int] = wall_clock_ns,
 ) -> Iterator[None]:
-    """Push metrics for the length of a `with`, and once more at its end.
+    """Push metrics during a `with`, and once more at its end.
 
     Args:
-        families: gives the metrics: `PrometheusRecorder.families`, or `families` of the page beside a Spark driver.
+        families: returns the metrics: `PrometheusRecorder.families`, or `families` of the page beside a Spark driver.
         endpoint: the collector's path for metrics.
         service: the resource attribute ``service.name``.
         instance: the resource attribute ``service.instance.id``.
         interval_ms: time between two pushes.
-        headers: sent along, such as a token of the collector's.
+        headers: HTTP headers to send, such as a token for the collector.
         now_ns: nanoseconds since 1970, UTC.
 
     Raises:
         MissingDependencyError: the packages of OpenTelemetry are not installed.
-        OptionError: the interval is not above 0, or the endpoint is no URL of HTTP.
+        OptionError: the interval is not above 0, or the endpoint is not an HTTP URL.
     """
     if interval_ms <= 0:
         raise OptionError(f"interval_ms is {interval_ms}; a time above 0 is needed.")
@@ -88,7 +88,7 @@ def otlp_push(
 
 
 class _Pusher:
-    """Sends the metrics of now; remembers whether the collector answered."""
+    """Sends the current metrics, and remembers whether the collector answered."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class _Pusher:
         self._began_ns = now_ns()
         self._is_gone = False
         self._lock = threading.Lock()
-        # It says so at every attempt; here it is said once.
+        # The exporter logs every failed attempt. This class logs a failure once.
         logging.getLogger(OTLPMetricExporter.__module__).setLevel(logging.CRITICAL)
         self._exporter = OTLPMetricExporter(endpoint=endpoint, headers=dict(headers or {}), timeout=_TIMEOUT_SECONDS)
 
     def push(self) -> None:
-        """Send now."""
+        """Send the current metrics."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = metrics_data(self._families(), self._attributes, self._began_ns, self._now_ns())
@@ -132,7 +132,7 @@ class _Pusher:
         self._is_gone = not arrived
 
     def end(self) -> None:
-        """Send what was counted last, unless the collector is gone."""
+        """Send the last metrics, unless the collector is gone, and close the exporter."""
         if not self._is_gone:
             self.push()
         self._exporter.shutdown()
@@ -141,7 +141,7 @@ class _Pusher:
 def metrics_data(
     families: Sequence[Family], attributes: Mapping[str, str], began_ns: int, now_ns: int
 ) -> "MetricsData":
-    """Give families as OpenTelemetry has them."""
+    """Convert families to OpenTelemetry's data model."""
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -165,7 +165,7 @@ def _data(one: Family, began_ns: int, now_ns: int) -> Any:
 
 
 def _histogram_points(samples: Sequence[Sample], began_ns: int, now_ns: int) -> list[Any]:
-    """One point for each set of labels, from buckets that each count all below their bound."""
+    """Make one point for each set of labels. Prometheus' buckets are cumulative, OpenTelemetry's are not."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}

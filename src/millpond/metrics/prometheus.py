@@ -1,10 +1,10 @@
-"""A recorder that Prometheus reads, in any process: a Spark driver, a job, a test.
+"""A recorder that Prometheus can scrape, in any process: a Spark driver, a job, a test.
 
-Place on the data path: beside it. Rooms tell the recorder their sums; `prometheus_endpoint` answers a scrape with
-them. The service of `millpond serve` has an endpoint of its own and needs none of this.
+Place on the data path: beside it. Millpond's parts add their sums to the recorder, and `prometheus_endpoint` answers a
+scrape with them. The service of `millpond serve` has a separate endpoint and does not use this one.
 
-Invariant: a scrape holds nobody up. It copies the sums under the lock that a room takes to add one, and makes the
-text outside of it.
+Invariant: a scrape does not delay counting. It only copies the sums while it holds the lock, and makes the text
+afterwards.
 """
 
 import threading
@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 class PrometheusRecorder:
-    """Keeps sums and levels, and gives them as Prometheus' text; thread-safe.
+    """Keeps sums and levels, and returns them as Prometheus' text. Thread-safe.
 
     >>> recorder = PrometheusRecorder()
     >>> recorder.count("millpond_lookup_requests_total", 3, name="planes", result="hit")
@@ -49,7 +49,7 @@ class PrometheusRecorder:
             self._levels[metric, name, ""] = value
 
     def families(self) -> list[Family]:
-        """All that was told so far, by name."""
+        """Return everything recorded so far, by name."""
         with self._lock:
             told = [*self._sums.items(), *self._levels.items()]
         families: dict[str, Family] = {}
@@ -60,15 +60,15 @@ class PrometheusRecorder:
         return [families[name] for name in sorted(families)]
 
     def text(self) -> str:
-        """All that was told so far, as Prometheus reads it."""
+        """Return everything recorded so far, as the text that Prometheus reads."""
         return prometheus_text(self.families())
 
 
 @contextmanager
 def prometheus_endpoint(recorder: PrometheusRecorder, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Answer scrapes of a recorder on a thread for the length of a `with`, which gets the URL; port 0 takes a free one.
+    """Answer scrapes of a recorder on a thread during a `with`, and yield the URL. Port 0 takes a free port.
 
-    One scrape is answered at a time, and a caller who is silent for 5 seconds is let go.
+    It answers one scrape at a time, and disconnects a caller who is silent for 5 seconds.
 
     >>> import urllib.request
     >>> recorder = PrometheusRecorder()
@@ -115,7 +115,7 @@ def _handler(recorder: PrometheusRecorder) -> "type[BaseHTTPRequestHandler]":
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: a scrape comes every few seconds."""
+            """Log nothing, since a scrape comes every few seconds."""
 
     return Scrapes
 

@@ -1,14 +1,13 @@
-"""The recorder: the one place where a room says what it counted.
+"""The recorder: the interface through which Millpond's parts report what they counted.
 
-It stands beside the data path and never on it: a room adds up a batch in plain integers and hands
-the sums over once, so a recorder costs nothing per record. The one invariant: **labels are
-bounded**. A name says what is measured, the label `result` says how it ended (one of `RESULTS`),
-and the only other label is `name`, the cache or table that the user named. Keys, counts and
-error texts are never labels.
+It is beside the data path and never on it. The code that counts sums a batch in plain integers and records
+the sums once, so a recorder costs nothing per record. Invariant: **labels are bounded**. The metric's name says
+what is measured. The label `result` says how it ended (one of `RESULTS`). The only other label is `name`, the
+cache or table that the user named. Keys, counts and error texts are never labels.
 
-Names are Prometheus': base units (seconds, bytes), counters end in `_total`, no ratio is stored,
-since hits and misses of any span give it. Trade-off: a room that wants a distribution records
-its sum and its count as two counters; there are no histograms until somebody needs one.
+Names follow Prometheus: base units (seconds, bytes), and counters end in `_total`. No ratio is stored, since hits
+and misses give it for any span of time. Trade-off: a recorder takes no histograms. A distribution is recorded as
+two counters, its sum and its count.
 
 Source: the naming rules of Prometheus and OpenTelemetry's semantic conventions.
 """
@@ -23,11 +22,11 @@ Result = Literal["ok", "hit", "miss", "failure", "eviction", "expiration", "drop
 """How a counted thing ended."""
 
 RESULTS: frozenset[str] = frozenset(get_args(Result))
-"""Every value the label `result` can have."""
+"""All values of the label `result`."""
 
 
 class Recorder(Protocol):
-    """Takes sums and levels; implementations are thread-safe."""
+    """Takes sums and levels. Implementations are thread-safe."""
 
     def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:
         """Add `amount` (never negative) to the counter `metric`, which ends in `_total`."""
@@ -37,7 +36,7 @@ class Recorder(Protocol):
 
 
 class NullRecorder:
-    """Forgets everything: what every room uses unless it is given another.
+    """Records nothing. It is the default recorder everywhere.
 
     >>> NO_METRICS.count("millpond_cache_requests_total", 3, name="planes", result="hit")
     """
@@ -50,14 +49,14 @@ class NullRecorder:
 
 
 NO_METRICS = NullRecorder()
-"""The recorder that is there when nobody listens."""
+"""The default recorder, which records nothing."""
 
 
 class MemoryRecorder:
     """Keeps the sums in this process, for tests and for a summary at the end of a run.
 
-    It is strict where exporters are lax: a counter without `_total`, a negative amount or an
-    unknown result is an `OptionError`, so that a test finds it.
+    It is stricter than exporters: a counter without `_total`, a negative amount or an unknown result is an
+    `OptionError`, so that a test finds it.
 
     >>> recorder = MemoryRecorder()
     >>> recorder.count("millpond_cache_requests_total", 3, name="planes", result="hit")
@@ -91,14 +90,14 @@ class MemoryRecorder:
         self._levels[metric, name] = value
 
     def total(self, metric: str, *, name: str = "", result: Result = "ok") -> float:
-        """The sum so far; 0 for what was never counted."""
+        """Return the sum so far; 0 if nothing was counted."""
         return self._totals.get((metric, name, result), 0)
 
     def level(self, metric: str, *, name: str = "") -> float | None:
-        """The last level, or None where none was set."""
+        """Return the last level, or None if none was set."""
         return self._levels.get((metric, name))
 
     def totals(self) -> Mapping[tuple[str, str, str], float]:
-        """A copy of every sum, by (metric, name, result)."""
+        """Return a copy of all sums, by (metric, name, result)."""
         with self._lock:
             return dict(self._totals)

@@ -1,10 +1,10 @@
-"""Every metric of Millpond: its name, kind, labels and meaning, and what the systems it follows call it.
+"""Every metric of Millpond: its name, kind, labels and meaning, and its name in the systems that it follows.
 
-The one place where names of metrics are decided. Exporters take kind and help from here, the reference page is
-written from here, and tests check that the code, the dashboard and the alert rules use no other name.
+All metric names are defined here. Exporters take kind and help from this table, and the reference page is generated
+from it. Tests check that the code, the dashboard and the alert rules use no other name.
 
-Invariant: names follow Prometheus. They have base units, counters end in `_total`, no ratio is stored where hits
-and misses give it, and labels are bounded: never a key, a count or the text of an error.
+Invariant: names follow Prometheus. They have base units, and counters end in `_total`. No ratio is stored where hits
+and misses give it. Labels are bounded: never a key, a count or the text of an error.
 
 Source: Prometheus, "Metric and label naming"; FLIP-50, FLIP-221, FLIP-325, CHIP-1 for the names in `follows`.
 """
@@ -20,11 +20,11 @@ class Metric(NamedTuple):
     """One metric.
 
     Attributes:
-        name: as Prometheus has it.
+        name: its name in Prometheus.
         kind: a counter only grows, a gauge is a level, a histogram has buckets.
-        labels: their names; a recorder's `name` is the first of them, its `result` the one called so.
+        labels: the names of its labels. A recorder's `result` fills the label `result`, its `name` the other one.
         help: what it counts.
-        follows: what FLIP-221, FLIP-325 or CHIP-1 call it.
+        follows: its names in FLIP-50, FLIP-221, FLIP-325 or CHIP-1.
 
     >>> Metric("millpond_http_connections", "gauge", (), "Connections that are open now.").unit
     ''
@@ -161,7 +161,7 @@ VOCABULARY: dict[str, tuple[Metric, ...]] = {
         _counter("upload_events_without_time", "group_by", "Events without a time."),
     ),
 }
-"""All metrics, by what they are of."""
+"""All metrics, by area."""
 
 METRICS: dict[str, Metric] = {metric.name: metric for area in VOCABULARY.values() for metric in area}
 """All metrics by name."""
@@ -170,10 +170,10 @@ _BY_FOLLOWED = {name: metric for metric in METRICS.values() if metric.kind == "g
 
 
 def metric_named(name: str) -> Metric:
-    """Give a metric by its name, or a gauge by what a FLIP calls it.
+    """Return a metric by its name, or a gauge by its name in a FLIP.
 
-    A name that is not in the table, as a backend of one's own may have, is a counter if it ends in `_total`, else a
-    gauge.
+    A name that is not in the table, for instance of a custom backend, is a counter if it ends in `_total`, and a gauge
+    otherwise.
 
     >>> metric_named("stateCacheHitRatio").name
     'millpond_state_cache_hit_ratio'

@@ -1,7 +1,7 @@
 """Everything that imports pyspark.
 
-Each name is imported at its first use. A Python worker of Spark, which imports this package for every query that it
-begins, then loads the operator alone, and not the features, the lookups and the tools beside it.
+Each public name is imported at its first use. A Python worker of Spark imports this package for every query that it
+begins. It then loads the operator only, and not the features, lookups and tools.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ except ImportError as error:
         'millpond.spark needs PySpark, which is not installed. Run: pip install "millpond[spark]"'
     ) from error
 
-if pyspark.__version__.startswith(("3.", "4.0.")):  # without `transformWithState` on rows
+if pyspark.__version__.startswith(("3.", "4.0.")):  # these have no `transformWithState` on rows
     raise MissingDependencyError(
         f'millpond.spark needs PySpark 4.1 or later, found {pyspark.__version__}. Run: pip install "millpond[spark]"'
     )

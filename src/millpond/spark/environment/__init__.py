@@ -1,1 +1,1 @@
-"""What surrounds a job: Spark's session and version, Java, and the Python workers' environment."""
+"""The environment of a job: Spark's session and version, Java, and what user code finds in a Python worker."""

@@ -1,7 +1,7 @@
 """The terminal of a breakpoint in a Python worker: `python -m millpond.spark.environment.breakpoint_terminal SOCKET`.
 
-What is typed here goes to the debugger that `millpond.spark.environment.remote_breakpoint` has started, and what it
-says comes here, until it lets go.
+It sends what is typed to the debugger that `millpond.spark.environment.remote_breakpoint` has started, and prints what
+the debugger says, until the debugger closes the connection.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Connect the two."""
+    """Connect this terminal to the debugger."""
     with socket.socket(socket.AF_UNIX) as there:
         there.connect(sys.argv[1])
         watched: list[int] = [there.fileno(), sys.stdin.fileno()]

@@ -1,15 +1,15 @@
-"""Temporary folders on a host: private to their user, and not left behind by a killed owner.
+"""Temporary folders on one machine: private to their user, and removed even if their owner was killed.
 
-An `OwnedFolder` is removed by its owner at exit. An owner that was killed could not do that, so
-whoever makes the next folder of the kind looks for abandoned ones first. Whether an owner lives is
-told by a file lock it holds, which ends with the process; process ids would not do, since they are
-given again and containers that share a disk do not share them.
+An `OwnedFolder` is removed by its owner at exit. A killed owner cannot do that, so the process that makes
+the next folder of the kind first removes abandoned ones. An owner holds a file lock, which ends with its
+process: that tells whether it lives. Process ids would not do, since they are reused, and containers that
+share a disk have separate ids.
 
-The invariant: nothing is removed unless its lock could be taken, and it is removed under that lock.
+Invariant: a folder is removed only by the process that has taken its lock, and while it holds the lock.
 
-The folder for temporary files is shared by all users of the machine. One of them may put a link or a folder
-of their own under a name that is not taken yet, and rename what lies in a folder without the sticky bit. So
-each part of the path is looked at without following links before anything below it is trusted.
+All users of the machine share the folder for temporary files. Any of them may make a link or a folder under
+a free name, and may rename entries of a folder without the sticky bit. So each part of a path is checked,
+without following links, before anything below it is trusted.
 """
 
 import atexit
@@ -30,12 +30,12 @@ _MOST_LINKS = 40
 
 
 def user_folder(parent: Path | None = None) -> Path:
-    """The folder under which this user's Millpond processes keep what is temporary; only the user can enter it.
+    """Return the folder for temporary files of this user's Millpond processes. Only the user can enter it.
 
-    It lies in `parent`, which is made if need be, or where temporary files lie.
+    It is in `parent`, which is made if need be, or in the system's folder for temporary files.
 
     Raises:
-        UnavailableError: somebody else has a folder of that name, or could put another one in its place.
+        UnavailableError: another user has a folder of that name, or could replace it.
     """
     if parent is None:
         parent = Path(tempfile.gettempdir())
@@ -51,7 +51,7 @@ def private_folder(folder: Path) -> Path:
     """Make a folder, if need be, that only this user can enter, at a path that no other user can change.
 
     Raises:
-        UnavailableError: it is a link or no folder, belongs to another user, or others can enter it; or
+        UnavailableError: it is not a folder, is a link, belongs to another user, or others can enter it; or
             another user can change where its path leads.
     """
     folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow the links that are looked for
@@ -60,10 +60,10 @@ def private_folder(folder: Path) -> Path:
 
 
 def owned_folder(folder: Path) -> Path:
-    """Make a folder, if need be, that only this user can enter, where the path to it is trusted.
+    """Make a folder, if need be, that only this user can enter. The path to it must be trusted.
 
     Raises:
-        UnavailableError: it is a link or no folder, belongs to another user, or others can enter it.
+        UnavailableError: it is not a folder, is a link, belongs to another user, or others can enter it.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -87,10 +87,10 @@ def owned_folder(folder: Path) -> Path:
 
 
 def check_path(folder: Path) -> None:
-    """Check each part of an absolute path: nobody but its owners can make it lead elsewhere.
+    """Check each part of an absolute path: only the owners of its parts can make it lead elsewhere.
 
-    A part that others may write to must be sticky, and what the path goes on with must then belong to this
-    user, to root or to the part's own owner. A part that only its owner writes to has what its owner put there.
+    A part that others may write to must have the sticky bit, and the next part must then belong to this user, to
+    root or to the part's own owner. A part that only its owner can write to is trusted.
 
     Raises:
         UnavailableError: another user can change, or has made, a part of the path.
@@ -122,7 +122,7 @@ def _check_parts(folder: Path, links: int) -> None:
 
 
 def _check_entries(folder: Path, found: os.stat_result) -> None:
-    """Refuse a folder whose entries others can rename."""
+    """Raise an error for a folder whose entries other users can rename."""
     if _others_write(found) and not found.st_mode & stat.S_ISVTX:
         raise UnavailableError(
             f"{folder} has mode {stat.S_IMODE(found.st_mode):o}: other users can replace what lies in it. Take their "
@@ -131,7 +131,7 @@ def _check_entries(folder: Path, found: os.stat_result) -> None:
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether others than the owner and root's group can write to a folder."""
+    """Whether users other than the owner and root's group can write to a folder."""
     return bool(found.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0)))
 
 
@@ -142,7 +142,7 @@ def _kind(found: os.stat_result) -> str:
 
 
 class OwnedFolder:
-    """A new folder in `parent`, named `kind` and something random, for as long as this process lives."""
+    """A new folder in `parent` that lives as long as this process. Its name is `kind` and random digits."""
 
     def __init__(self, parent: Path, kind: str) -> None:
         remove_abandoned(parent, kind)
@@ -152,7 +152,7 @@ class OwnedFolder:
             self._lock = lock_path.open("x")
             if _taken(self._lock) and lock_path.exists():
                 break
-            # Somebody looking for abandoned folders was between us and the lock; it is gone with them.
+            # A process that removes abandoned folders took the lock before us, and removes the lock file.
             self._lock.close()
         self.path.mkdir(mode=0o700)
         atexit.register(self.close)
@@ -166,7 +166,7 @@ class OwnedFolder:
 
 
 def remove_abandoned(parent: Path, kind: str) -> list[Path]:
-    """Remove the folders of a kind whose owners are dead; which they were."""
+    """Remove the folders of a kind whose owners have ended. Return their paths."""
     removed = []
     for lock_path in sorted(parent.glob(f"{kind}-*.lock")):
         try:
@@ -194,6 +194,6 @@ def _lock_path(folder: Path) -> Path:
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    # The lock file stays with what could not be removed, so that the next one finds it.
+    # The lock file stays with a folder that could not be removed, so that the next process tries again.
     if not folder.exists():
         _lock_path(folder).unlink(missing_ok=True)

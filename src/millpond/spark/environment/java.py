@@ -1,12 +1,12 @@
-"""Finds the Java that Spark runs on, at set-up and when a session starts.
+"""Find the Java that Spark runs on, at set-up and when a session starts.
 
-Spark itself takes `JAVA_HOME` or else the first `java` on PATH, whatever its version, and fails
-late and obscurely on an old one. This module asks every Java it can find for its version and takes
-the first that Spark can use: `JAVA_HOME`, then PATH, then where package managers put one.
+Spark itself takes `JAVA_HOME` or else the first `java` on PATH, whatever its version, and fails late and
+obscurely on an old one. This module asks each Java for its version and takes the first that Spark can use.
+It looks at `JAVA_HOME`, then at PATH, then where package managers install one.
 
-It needs nothing but the standard library and imports nothing of Millpond, because `make setup` runs
-it as a script before anything is installed: it prints the home of the Java found, or says on stderr
-what was found instead and ends with status 1.
+It imports only the standard library, and nothing of Millpond, because `make setup` runs it as a script
+before anything is installed. The script prints the home of the Java found. If there is none, it says on
+stderr what was found instead and exits with status 1.
 """
 
 import os
@@ -38,10 +38,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ, usual_places: Sequence[str] = _USUAL_PLACES) -> Java:
-    """The first Java of release 17 or later, asked for in the order JAVA_HOME, PATH, usual places.
+    """Return the first Java of release 17 or later, in the order JAVA_HOME, PATH, usual places.
 
     Args:
-        environ: where `JAVA_HOME` and `PATH` are read.
+        environ: the environment variables, of which `JAVA_HOME` and `PATH` are read.
         usual_places: absolute glob patterns of `java` binaries, tried last.
 
     Raises:
@@ -76,7 +76,7 @@ def _candidates(environ: Mapping[str, str], usual_places: Sequence[str]) -> Iter
 
 
 def _ask(binary: Path) -> Java | None:
-    """What the binary says of itself; None if it is not there or is no Java (macOS has a stub that only says so)."""
+    """Ask a binary for its home and version. None if it is missing or is no Java, like the stub that macOS has."""
     try:
         answer = subprocess.run(
             [binary, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=False, timeout=60

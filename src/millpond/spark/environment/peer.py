@@ -1,7 +1,7 @@
-"""Who is at the other end of a Unix socket.
+"""Check which user's process is at the other end of a Unix socket.
 
-Both ends ask before they read or send anything: a host unpickles what a worker says, and a worker what a
-host says, so either would run the code of whoever took the other's place.
+Worker and host both check before they read or send anything. Each unpickles what the other sends, so it
+would run the code of any process that took the other's place.
 """
 
 import os
@@ -14,14 +14,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def check_peer(sock: socket.socket, peer: str) -> int | None:
-    """The process at the other end of a connection, where the system can tell: refused if it is of another user.
+    """Return the id of the process at the other end of a connection, or None where the system does not tell.
 
     Args:
         sock: the connection.
         peer: what the other end should be, for the error.
 
     Raises:
-        UnavailableError: a process of another user is there.
+        UnavailableError: the process belongs to another user.
     """
     if hasattr(socket, "SO_PEERCRED"):
         pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

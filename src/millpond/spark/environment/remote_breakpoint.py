@@ -1,12 +1,12 @@
-"""`breakpoint()` where there is no terminal: Python's debugger over a private Unix socket.
+"""`breakpoint()` without a terminal: Python's debugger over a private Unix socket.
 
-A Python worker of Spark reads from /dev/null, so the debugger that `breakpoint()` starts there ends at
-once. Here it waits for a terminal to come instead, and says in the executor's log how:
+A Python worker of Spark reads from /dev/null, so a debugger that `breakpoint()` starts there ends at once.
+This debugger waits for a terminal to connect. The executor's log has the command for it:
 
     python -m millpond.spark.environment.breakpoint_terminal /tmp/millpond-1000/breakpoint-4711.sock
 
-The socket lies in the user's private folder and takes one visitor. Who has chosen a debugger
-(`PYTHONBREAKPOINT`) keeps it.
+The socket is in the user's private folder and takes one connection. A debugger that the user has chosen
+(`PYTHONBREAKPOINT`) is kept.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ WAIT_SECONDS = 600.0
 
 @contextlib.contextmanager
 def breakpoints_over_a_socket() -> Iterator[None]:
-    """Have `breakpoint()` wait for a visitor, unless somebody has chosen another debugger."""
+    """Make `breakpoint()` wait for a terminal to connect, unless the user has chosen another debugger."""
     if sys.breakpointhook is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
         yield
         return
@@ -60,22 +60,22 @@ def _stop(*_: Any, **__: Any) -> None:
 
 
 class _Visited(pdb.Pdb):
-    """A debugger that lets its visitor go when it is told to continue."""
+    """A debugger that closes the connection when it is told to continue and has no more breakpoints."""
 
     def __init__(self, visitor: socket.socket) -> None:
-        # Two files: one that both reads and writes forgets what it has read ahead when it writes.
+        # Two files are needed: one that both reads and writes loses what it has read ahead when it writes.
         typed, said = (visitor.makefile(mode, buffering=1, encoding="utf-8") for mode in ("r", "w"))
         super().__init__(stdin=typed, stdout=said)
         self._visitor = visitor
 
     def set_continue(self) -> None:
-        """Run on. Without other breakpoints nothing can come back here."""
+        """Continue the program. Close the connection if no breakpoint can stop it again."""
         super().set_continue()
         if not self.breaks:
             self._leave()
 
     def set_quit(self) -> None:
-        """Give the batch up."""
+        """Abort the batch and close the connection."""
         super().set_quit()
         self._leave()
 

@@ -1,4 +1,4 @@
-"""A Spark session with what Millpond needs, and the check of a session it did not make."""
+"""Make a Spark session with the settings that Millpond needs, and check a session that it did not make."""
 
 import os
 import re
@@ -35,19 +35,20 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 """What `session` sets, beside the workers' interpreter.
 
-The RocksDB provider is what Spark's `transformWithState` needs at all; changelog checkpoints keep a
-commit as small as the change; format 2 keeps a late task of a lost attempt from overwriting the
-winner; large Arrow batches make the packed shuffle cheap. Unix sockets between the JVM and its Python
-workers spare every small batch 40 ms a stage: over TCP the first rows wait until the worker's kernel has
-acknowledged what went before them.
+- Spark's `transformWithState` needs the RocksDB provider.
+- Changelog checkpoints keep a commit as small as the change.
+- Format 2 keeps a late task of a lost attempt from overwriting the winner.
+- Large Arrow batches make the packed shuffle cheap.
+- Unix sockets between the JVM and its Python workers save every small batch 40 ms a stage. Over TCP the first
+  rows wait until the worker's kernel has acknowledged the bytes before them.
 """
 
 
 def session(app_name: str = "millpond", *, master: str | None = None, **settings: str) -> SparkSession:
-    """A Spark session with Millpond's settings; `settings` (dots as `__`) are added and win.
+    """Make a Spark session with Millpond's settings. `settings`, with `__` for each dot, are added and override them.
 
-    The workers run the driver's interpreter, so a virtual environment need not be activated; Java is
-    found where package managers put it, so `JAVA_HOME` need not be set.
+    The workers run the driver's interpreter, so a virtual environment need not be activated. Java is found
+    where package managers install it, so `JAVA_HOME` need not be set.
 
     Raises:
         MissingDependencyError: there is no Java that Spark can use.
@@ -56,7 +57,7 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     if master is not None:
         builder = builder.master(master)
     chosen = dict(SESSION_SETTINGS)
-    # Spark reads the workers' interpreter from the environment alone; a deliberate choice of the user's stays.
+    # Spark reads the workers' interpreter from the environment only. The user's choice is kept.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = _java_home()
     chosen |= {name.replace("__", "."): value for name, value in settings.items()}
@@ -78,13 +79,13 @@ def _java_home() -> str:
 
 
 def check_session(spark: SparkSession, *, streaming: bool) -> None:
-    """Refuse a session in which keyed state cannot run; warn, once a session, of what costs speed or safety.
+    """Refuse a session in which keyed state cannot run. Warn, once a session, of settings that cost speed or safety.
 
-    The warning is raised at the line outside of Millpond that led here.
+    The warning names the line outside of Millpond that led here.
 
     Args:
         spark: the session of the data.
-        streaming: whether the data is a stream. A batch keeps its state in RocksDB whatever the session says.
+        streaming: whether the data is a stream. A batch job keeps its state in RocksDB whatever the session says.
 
     Raises:
         OptionError: a stream's state store is not RocksDB's, or a local session's workers run a Python that cannot
@@ -106,7 +107,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
 
 
 _warned: WeakSet[SparkSession] = WeakSet()
-"""Sessions that were looked at."""
+"""The sessions whose settings were checked, so that each warns once at most."""
 
 _CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
     FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),
@@ -117,7 +118,7 @@ _CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     _UNIX_SOCKETS_KEY: (lambda value: value.lower() == "true", "each stage in Python begins 40 ms late"),
 }
-"""Settings that a query is right without: when a value is fine, and what becomes of a query where it is not."""
+"""Settings that are not needed for correctness: a test of the value, and what a bad value does to a query."""
 
 
 def _recommendation(concerns: Mapping[str, str]) -> str:
@@ -133,7 +134,7 @@ def _recommendation(concerns: Mapping[str, str]) -> str:
 
 
 def _users_stacklevel() -> int:
-    """For the caller's `warnings.warn`: how far up the first frame is that is not Millpond's."""
+    """Return the `stacklevel` of the first frame outside Millpond, for the caller's `warnings.warn`."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001 - `skip_file_prefixes` came with Python 3.12
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "millpond":
         level, frame = level + 1, frame.f_back
@@ -141,9 +142,9 @@ def _users_stacklevel() -> int:
 
 
 def setting(conf: RuntimeConfig, key: str) -> str:
-    """A setting as it is, or Spark's default; empty where there is neither.
+    """Return a setting's value, or Spark's default; empty where there is neither.
 
-    Spark checks a default that a caller gives by the key's type, so an empty one may be refused.
+    Spark checks a caller's default against the key's type, so an empty default cannot be passed to it.
     """
     try:
         return str(conf.get(key))
@@ -152,12 +153,12 @@ def setting(conf: RuntimeConfig, key: str) -> str:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a session of Spark Connect: the driver, its JVM and its accumulators are elsewhere."""
+    """Whether this is a session of Spark Connect, whose driver, JVM and accumulators are in another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def hosts_per_executor(conf: RuntimeConfig) -> int:
-    """How many state hosts an executor has: one a core. 0 where only the executor can tell how many those are."""
+    """Return how many state hosts an executor has: one for each core. 0 where only the executor knows its cores."""
     master = setting(conf, "spark.master")
     threads = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
     if threads:
@@ -165,7 +166,7 @@ def hosts_per_executor(conf: RuntimeConfig) -> int:
     cores = setting(conf, "spark.executor.cores")
     if cores:
         return int(cores)
-    # A standalone worker gives an executor all its cores, a cluster one.
+    # A standalone worker gives an executor all its cores; cluster managers give one.
     cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
     if cluster:
         return int(cluster[1])
@@ -173,9 +174,9 @@ def hosts_per_executor(conf: RuntimeConfig) -> int:
 
 
 def _check_interpreter(spark: SparkSession) -> None:
-    """Refuse workers whose Python cannot run Millpond.
+    """Raise an error if the workers' Python cannot run Millpond.
 
-    Without `PYSPARK_PYTHON` they run the `python3` on PATH, which knows nothing of a virtual environment.
+    Without `PYSPARK_PYTHON` they run the `python3` on PATH, which may be outside the virtual environment.
     """
     if not setting(spark.conf, "spark.master").startswith("local") or is_connect(spark):
         return
@@ -193,9 +194,9 @@ def _check_interpreter(spark: SparkSession) -> None:
 
 @lru_cache
 def _lack_of(interpreter: str) -> str:
-    """Why another Python cannot run what this one plans; empty where it can, as far as can be told from here."""
+    """Return why another Python cannot run what this one plans; empty if no reason was found."""
     version = "{}.{}".format(*sys.version_info[:2])
-    # What travels with the application, such as Millpond in a zip, is not asked for.
+    # Millpond itself is not in the check: it may be shipped with the application, as a zip.
     asked = "import sys, msgspec, numpy, pyarrow; print('{}.{}'.format(*sys.version_info[:2]))"
     told = subprocess.run([interpreter, "-c", asked], capture_output=True, text=True, check=False)
     if told.returncode:

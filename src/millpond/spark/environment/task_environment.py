@@ -1,18 +1,18 @@
-"""What surrounds user code in a Python worker of Spark, taken along to a state host.
+"""The environment of a Spark task, carried from the worker to a state host.
 
-A state host is no worker: Spark has told it nothing of the task, of broadcasts or of files. So the
-worker hands its own task environment over with every batch, and the host puts them around the thread that
-runs the batch: `TaskContext.get()`, broadcast values, `SparkFiles.get(...)`, `sys.path`. What user code
-adds to accumulators comes back the other way, and the worker adds it to its own, which Spark collects.
+A state host is not a Spark worker: Spark does not tell it about the task, broadcasts or files. So the
+worker sends its task environment with every batch. The host sets it up for the thread that runs the batch:
+`TaskContext.get()`, broadcast values, `SparkFiles.get(...)`, `sys.path`. What user code adds to
+accumulators is sent back, and the worker adds it to its own, which Spark collects.
 
-The processor is pickled once, on the driver, and goes through the worker unopened: a worker need not
-import what it does not run. So it is the host that meets its broadcasts and accumulators. In a pickle
-two functions of PySpark's stand for them; while the host unpickles, two others take their place, which
-know the thread's task environment.
+The processor is pickled once, on the driver. The worker passes the pickle on, so it need not import the
+user's modules. The host unpickles it, and so must resolve its broadcasts and accumulators. A pickle refers to
+them by two functions of PySpark's. While the host unpickles, it replaces these two by functions that know
+the thread's task environment.
 
-Invariant: several batches run in one host at a time, and none sees the task, the broadcasts or the
-accumulators of another. `sys.path` and the files' folder are one for the process, as they are one for
-the application.
+Invariant: several batches may run in one host at a time, and none sees the task, the broadcasts or the
+accumulators of another. `sys.path` and the files' folder are shared by the process, since they are the same
+for the whole application.
 """
 
 import importlib
@@ -35,14 +35,14 @@ from millpond.errors import UnavailableError
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """A task's own.
+    """The environment of one task.
 
     Attributes:
         task: the fields of its TaskContext, or None where there is none.
         sys_path: where modules are found, those of `addPyFile` included.
         files: the folder of `addFile`.
         broadcast_files: by id, the file with the pickled value of each broadcast of the task.
-        broadcast_values: by id, the value where there is no such file, because Spark encrypts what it writes.
+        broadcast_values: by id, the value of each broadcast without such a file, because Spark encrypts its files.
     """
 
     task: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class TaskEnvironment:
 
     @staticmethod
     def of_worker() -> "TaskEnvironment":
-        """Those of the task that this worker runs."""
+        """Return the environment of the task that this worker runs."""
         task = TaskContext.get()
         broadcasts: dict[int, Broadcast[Any]] = _broadcastRegistry
         return TaskEnvironment(
@@ -65,13 +65,13 @@ class TaskEnvironment:
         )
 
     def encode(self) -> bytes:
-        """As bytes, for the host."""
+        """Encode it as bytes, for the host."""
         data: bytes = cloudpickle.dumps(self)
         return data
 
     @contextmanager
     def entered(self) -> Iterator["Arrival"]:
-        """Put them around this thread; the modules' path and the files' folder around the process."""
+        """Set the environment up for this thread. `sys.path` and the files' folder are set for the process."""
         _enter_process(self.sys_path, self.files)
         fields: dict[str, Any] = _TASKS.__dict__
         fields.update(self.task or {})
@@ -94,18 +94,18 @@ class TaskEnvironment:
 
 
 class Arrival:
-    """Unpickles what the driver pickled, and keeps what user code adds to its accumulators."""
+    """Unpickles what the driver pickled, and collects what user code adds to its accumulators."""
 
     def __init__(self, broadcast: "Callable[[int], Broadcast[Any]]") -> None:
         self._broadcast = broadcast
         self._accumulators: dict[int, Accumulator[Any]] = {}
 
     def load(self, pickled: bytes) -> Any:
-        """The object. Its accumulators begin at their zero, and are this arrival's alone."""
+        """Unpickle an object. Its accumulators begin at their zero, and belong to this arrival only."""
         return _Unpickler(io.BytesIO(pickled), self._broadcast, self._accumulator).load()
 
     def additions(self) -> bytes:
-        """What was added to accumulators, for `add_to_accumulators`; empty where there are none."""
+        """Return what was added to accumulators, encoded for `add_to_accumulators`; empty without accumulators."""
         if not self._accumulators:
             return b""
         added = [(each.aid, each.accum_param, each._value) for each in self._accumulators.values()]
@@ -114,7 +114,7 @@ class Arrival:
 
     def _accumulator(self, number: int, zero: Any, param: "AccumulatorParam[Any]") -> "Accumulator[Any]":
         if number not in self._accumulators:
-            # Its constructor would put it into the registry that all threads of the process share.
+            # The constructor would put it into the registry that all threads of the process share.
             accumulator: Accumulator[Any] = object.__new__(Accumulator)
             accumulator.aid, accumulator.accum_param, accumulator._value = number, param, zero
             accumulator._deserialized = True
@@ -123,19 +123,19 @@ class Arrival:
 
 
 def add_to_accumulators(additions: bytes) -> None:
-    """Add what user code added in a host to this worker's accumulators, which Spark takes when the task succeeds."""
+    """Add what user code added in a host to this worker's accumulators. Spark collects them if the task succeeds."""
     if additions:
         for number, param, value in cloudpickle.loads(additions):
             _deserialize_accumulator(number, param.zero(value), param).add(value)
 
 
 def copied_on_driver(carried: Any) -> Any:
-    """A copy of what is going to travel, for a try on the driver: what it adds to accumulators does not count."""
+    """Copy an object by pickling, for a trial run on the driver. What it adds to accumulators does not count."""
     context = SparkContext._active_spark_context
     pickled = cloudpickle.dumps(carried)
     if context is None:
         return cloudpickle.loads(pickled)
-    # Pickling notes broadcasts for the function that is being made; none is.
+    # Pickling records broadcasts for the function that Spark is sending. Here it sends none, so clear them.
     broadcasts = {each._jbroadcast.id(): each for each in context._pickled_broadcast_vars}
     context._pickled_broadcast_vars.clear()
     return Arrival(broadcasts.__getitem__).load(pickled)
@@ -159,10 +159,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _ThreadsTask(TaskContext, threading.local):  # type: ignore[misc]
-    """The task of whichever thread asks."""
+    """A TaskContext with the fields of the calling thread's task."""
 
     def __new__(cls) -> Self:
-        # TaskContext's own would give, and keep, one for all.
+        # TaskContext's own makes one object and returns it to all threads.
         return threading.local.__new__(cls)
 
 
@@ -181,7 +181,7 @@ def _enter_process(sys_path: tuple[str, ...], files: str | None) -> None:
 
 
 def _broadcast_in(file: str) -> "Broadcast[Any]":
-    """The broadcast of a file. Its value is read when first asked for, and stays while Spark keeps the file."""
+    """Return the broadcast of a file. Its value is read at first use and cached while Spark keeps the file."""
     with _PROCESS:
         if file not in _BROADCASTS:
             for gone in [path for path in _BROADCASTS if not Path(path).exists()]:

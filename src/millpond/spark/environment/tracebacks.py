@@ -1,12 +1,12 @@
-"""Tracebacks as users read them: their own frames whole, and each run of Millpond's frames folded into one line.
+"""Fold each run of Millpond's frames in a traceback into one line, so that users see their own frames.
 
-What a processor or a lookup function raises passes through a dozen frames of Millpond, in a worker and
-in a state host, before Spark prints it. They say nothing of what is wrong, so a boundary folds them
-(`fold_own_frames`). A traceback is a linked list, and Python lets one be built from given frames; a line
-for what was folded is the frame of a code object that was compiled to have this name.
+An error of a processor or a lookup function passes through a dozen frames of Millpond, in a worker and in a
+state host, before Spark prints it. These frames do not help to find the cause, so `fold_own_frames` folds
+them at the boundary. A traceback is a linked list, and Python can build one from given frames. The line for
+a folded run is the frame of a code object that was compiled to have that name.
 
-What is not folded: the last run of an error that is none of Millpond's own. It was raised there
-unexpectedly, and whoever mends that needs the frames.
+The last run is kept if the error is not Millpond's own: Millpond raised it unexpectedly, and the frames are
+needed to fix that.
 """
 
 import ast
@@ -26,15 +26,15 @@ _MOST_LINKS = 20
 
 
 class Place(NamedTuple):
-    """Where one frame of a traceback stands.
+    """The source position of one frame of a traceback.
 
     Attributes:
-        file: of the code.
-        function: its name.
-        line: its number, from 1.
-        end_line: where the expression ends.
-        column: where it begins, in bytes; None where the interpreter keeps no columns.
-        end_column: where it ends.
+        file: the file of the code.
+        function: the function's name.
+        line: the line's number, from 1.
+        end_line: the line where the expression ends.
+        column: where the expression begins, in bytes; None where the interpreter keeps no columns.
+        end_column: where the expression ends, in bytes.
     """
 
     file: str
@@ -59,9 +59,9 @@ class _Entry:
 
 
 def fold_own_frames(error: BaseException) -> None:
-    """Fold Millpond's frames in the traceback of an error, and of the errors that caused it.
+    """Fold Millpond's frames in the traceback of an error, and in those of its causes and contexts.
 
-    To be called where the error is about to leave Millpond, in an `except` block that ends in a plain `raise`.
+    Call it where the error leaves Millpond, in an `except` block that ends in a plain `raise`.
     """
     purposeful = isinstance(error, MillpondError)
     for each in _linked(error):
@@ -70,23 +70,23 @@ def fold_own_frames(error: BaseException) -> None:
 
 
 def folded_texts(error: BaseException) -> tuple[str, str]:
-    """An error in a line, and with its folded traceback: for a dead letter, since texts travel where errors may not."""
+    """Return an error as one line, and as text with its folded traceback. Dead letters hold texts, not exceptions."""
     fold_own_frames(error)
     return "".join(format_exception_only(error)).strip(), "".join(format_exception(error))
 
 
 def places(traceback: TracebackType | None) -> list[Place]:
-    """Where the frames of a traceback stand, for another process to build it from."""
+    """Return the places of a traceback's frames, from which `built` makes it again in another process."""
     return [_place(entry) for entry in _entries(traceback)]
 
 
 def built(found: Sequence[Place]) -> TracebackType | None:
-    """A traceback that prints as the one that these places came from."""
+    """Build a traceback that prints like the one that these places came from."""
     return _joined([_entry(place) for place in found])
 
 
 def _linked(error: BaseException) -> Iterator[BaseException]:
-    """The error, its causes and contexts, each once."""
+    """Yield the error, its causes and contexts, each once, up to `_MOST_LINKS`."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting and len(seen) < _MOST_LINKS:
@@ -104,9 +104,9 @@ def _entries(traceback: TracebackType | None) -> Iterator[_Entry]:
 
 
 def _folded(entries: list[_Entry], *, purposeful: bool) -> list[_Entry]:
-    """The entries, with one for each run of Millpond's. `purposeful`: Millpond raised the error on purpose."""
+    """Replace each run of Millpond's entries by one. `purposeful` says that Millpond raised the error on purpose."""
     own = [entry.file.startswith(_PACKAGE) for entry in entries]
-    # Between two of Millpond's frames, a context manager's glue is Millpond's too.
+    # A frame of contextlib between two of Millpond's frames counts as Millpond's.
     for at in range(1, len(entries) - 1):
         own[at] = own[at] or (entries[at].file == _GLUE and own[at - 1] and own[at + 1])
     folded: list[_Entry] = []
@@ -154,7 +154,7 @@ def _stop() -> NoReturn:
 
 
 def _entry(place: Place) -> _Entry:
-    """An entry for a place: the frame of code that was compiled to stand there, and stopped there."""
+    """Make an entry for a place: compile code with that position, run it, and take its frame when it stops."""
     tree = ast.parse("stop()")
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt):

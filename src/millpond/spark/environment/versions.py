@@ -1,8 +1,7 @@
-"""What differs between the versions of PySpark that Millpond runs on: 4.1, 4.2 and 4.3.
+"""Everything that differs between the versions of PySpark that Millpond runs on: 4.1, 4.2 and 4.3.
 
-Most of it is internal to PySpark: how it turns its own types into Arrow's, and rows into pandas and back. The public
-interface that the other modules use is the same in all three versions. So a module outside this one never asks for the
-version.
+Most differences are internal to PySpark: how it converts its own types to Arrow's, and rows to pandas and back. The
+public interface that other modules use is the same in all three versions. So only this module checks the version.
 
 Invariant: each function does what the operators of the *installed* version do. A job that moves from
 `transformWithStateInPandas` to Millpond sees the same types and values as before.
@@ -33,7 +32,7 @@ _SERIALIZERS_CONVERT = SPARK < (4, 2)
 
 
 def require_state_packages() -> None:
-    """Refuse an environment without what PySpark's stateful operators import and `pip install pyspark` does not bring.
+    """Check for the packages that PySpark's stateful operators import and `pip install pyspark` does not install.
 
     Raises:
         MissingDependencyError: pandas or protobuf is not installed.
@@ -47,20 +46,20 @@ def require_state_packages() -> None:
 
 
 def start_state_stores(spark: SparkSession) -> None:
-    """Have the driver coordinate state stores, as a stateful operator needs.
+    """Start the driver's coordinator of state stores, which a stateful operator needs.
 
-    Before 4.3 it begins when the session is first asked for its streaming queries. A batch DataFrame in a new session
-    would fail: "Cannot find endpoint: spark://StateStoreCoordinator".
+    Before 4.3 it starts when a session is first asked for its streaming queries. Without this call a batch DataFrame in
+    a new session would fail: "Cannot find endpoint: spark://StateStoreCoordinator".
     """
     if SPARK < (4, 3):
         _ = spark.streams.active
 
 
 def to_arrow_type(kind: DataType) -> pa.DataType:
-    """Arrow's type for one of Spark's, instants in UTC.
+    """Return Arrow's type for one of Spark's, with instants in UTC.
 
     Raises:
-        PySparkTypeError: Arrow has none for it.
+        PySparkTypeError: Arrow has no such type.
 
     Example:
         >>> from pyspark.sql.types import TimestampType
@@ -72,7 +71,7 @@ def to_arrow_type(kind: DataType) -> pa.DataType:
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
-    """Arrow's schema for one of Spark's, instants in UTC.
+    """Return Arrow's schema for one of Spark's, with instants in UTC.
 
     Raises:
         PySparkTypeError: Arrow has no type for a column.
@@ -81,10 +80,10 @@ def to_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def to_pandas(rows: pa.Table, timezone: str, *, nullable_integers: bool) -> list["pd.Series[Any]"]:
-    """The columns as PySpark gives them to user code.
+    """Convert columns to pandas as PySpark does for user code.
 
     Args:
-        rows: one chunk a column, instants in the session's zone.
+        rows: one chunk for each column, with instants in the session's zone.
         timezone: the session's zone.
         nullable_integers: integers with nulls become pandas' nullable integers. Before 4.2 they always become floats.
     """
@@ -102,14 +101,14 @@ def to_pandas(rows: pa.Table, timezone: str, *, nullable_integers: bool) -> list
 def from_pandas(
     columns: Sequence["pd.Series[Any]"], schema: StructType, timezone: str, *, safe: bool, int_to_decimal: bool
 ) -> pa.RecordBatch:
-    """What user code gave, as PySpark converts it.
+    """Convert user code's output to Arrow as PySpark does.
 
     Args:
         columns: one for each field of the schema.
         schema: the declared output.
         timezone: the session's zone.
         safe: refuse overflows and truncation (`spark.sql.execution.pandas.convertToArrowArraySafely`).
-        int_to_decimal: make decimals of integers where the schema has decimals.
+        int_to_decimal: convert integers to decimals where the schema has decimals.
 
     Raises:
         PySparkException: a column does not fit its type.
@@ -134,7 +133,7 @@ def from_pandas(
 
 
 def _serializer(timezone: str, *, safe: bool, int_to_decimal: bool) -> Any:
-    """The serializer whose conversions those of `transformWithStateInPandas` are."""
+    """Return the serializer that `transformWithStateInPandas` converts with."""
     from pyspark.sql.pandas.serializers import ArrowStreamPandasUDFSerializer
 
     return ArrowStreamPandasUDFSerializer(
@@ -149,5 +148,5 @@ def _serializer(timezone: str, *, safe: bool, int_to_decimal: bool) -> Any:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False

@@ -1,8 +1,8 @@
-"""Garbage collection in Spark's Python workers, which must not look through every module after every task.
+"""Keep loaded modules out of garbage collection in Spark's Python workers.
 
-A worker that is used again collects garbage after each task (`pyspark.daemon`), and in doing so visits every object
-of every module that it has loaded: 30 ms with pandas and pyarrow, for which the next stage, or the end of the
-batch, waits. A batch of ten rows has three such stages.
+A reused worker collects garbage after each task (`pyspark.daemon`), and visits every object of every loaded module.
+With pandas and pyarrow that takes 30 ms, for which the next stage, or the end of the batch, waits. A batch of ten
+rows has three such stages.
 """
 
 import gc
@@ -12,10 +12,10 @@ _frozen_modules = 0
 
 
 def leave_modules_out() -> None:
-    """Have garbage collection pass over all that is there now, if more modules are loaded than when it last did.
+    """Freeze all present objects, if modules were loaded since the last call: garbage collection then skips them.
 
-    To be called when a task begins: what the task before it left has been collected by then, so that what is there
-    now is there to stay.
+    Call it when a task begins. The garbage of the previous task has then been collected, so the present objects are
+    there to stay.
     """
     global _frozen_modules  # noqa: PLW0603 - it is the process's
     if len(sys.modules) > _frozen_modules:

@@ -1,4 +1,4 @@
-"""The forms in which a shard's rows reach a processor: one module a form, behind one seam (`forms.form.Form`).
+"""The forms in which a shard's rows reach a processor: one module for each form, behind the protocol `forms.form.Form`.
 
-A form is chosen by the operator's spec (`forms.choice.form_of`), and nothing outside this package asks which it is.
+The operator's spec decides the form (`forms.choice.form_of`). No code outside this package depends on which it is.
 """

@@ -1,11 +1,11 @@
-"""Before the shuffle of the Arrow form: a processor's `combine` makes few rows of many.
+"""Combine rows before the shuffle of the Arrow form, with the processor's `combine`.
 
-Place on the data path: in the map task, before rows are packed by shard. What crosses the shuffle, and what
-`handleInputTable` is given, are then the rows that `combine` made.
+Place on the data path: in the map task, before rows are packed by shard. Only the rows that `combine` returns cross
+the shuffle and reach `handleInputTable`.
 
-Invariant: the columns are those that `combine` gave for no rows when the operator was planned; and each row has a key
-of the rows that it was made of, since it travels by that key's hash. Types of other columns than the key's are those of
-what it gives for rows: for none NumPy has types of its own.
+Invariant: the columns are those that `combine` returned for an empty table when the operator was planned. Each row has
+a key of the rows that it was made of, since it is shuffled by that key's hash. The types of columns outside the key
+are taken from the rows that `combine` returns, and not from the plan: NumPy chooses other types for no rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.spec.operator import OperatorSpec
 
 _ROWS_AT_ONCE = 1_000_000
-"""The more rows are combined at once, the fewer are made of them."""
+"""How many rows are combined at once. The more there are, the fewer rows are left after combining."""
 
 
 def combines(processor: Any) -> bool:
@@ -36,14 +36,14 @@ def combines(processor: Any) -> bool:
 
 @dataclass(frozen=True)
 class Combining:
-    """How rows are combined.
+    """The plan of how a processor combines rows.
 
     Attributes:
-        processor: whose `combine` it is.
-        key_schema: of the keys.
-        key_positions: where the keys are among the rows' columns.
+        processor: the processor with the `combine`.
+        key_schema: the schema of the keys.
+        key_positions: the positions of the keys among the rows' columns.
         row_names: the columns that user code sees.
-        schema: of what `combine` makes of no rows.
+        schema: the schema of what `combine` returns for no rows, with the key's own types.
     """
 
     processor: ArrowStatefulProcessor
@@ -54,11 +54,13 @@ class Combining:
 
     @staticmethod
     def planned(spec: OperatorSpec, copy: Any, rows: pa.Schema) -> "Combining | None":
-        """How a spec's processor combines rows of a schema, if it does. A copy of it is asked, with no rows.
+        """Return how a spec's processor combines rows of this schema; None if it does not.
+
+        `copy` is a copy of the processor, whose `combine` is called with no rows to find the columns.
 
         Raises:
-            OptionError: rows that are late must be told, and could not be.
-            DataError: it gives no table, or one without the key's columns.
+            OptionError: late rows must be dropped, and cannot be recognised once they are combined.
+            DataError: `combine` returns no table, or one without the key's columns.
         """
         if not combines(spec.processor):
             return None
@@ -77,19 +79,19 @@ class Combining:
         return replace(asked, processor=spec.processor, schema=pa.schema(fields))
 
     def spec(self, spec: OperatorSpec) -> OperatorSpec:
-        """The operator that is given combined rows."""
+        """Return the spec of the operator for combined rows."""
         positions = tuple(map(self.schema.get_field_index, self.key_schema.names))
         return replace(spec, key_positions=positions, row_names=tuple(self.schema.names))
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Combined rows of a task's rows, some hundred thousand at a time. The last column is the hash of the key."""
+        """Combine a task's rows, about a million at a time. The last column, in and out, is the hash of the key."""
         for rows in lots(batches, _ROWS_AT_ONCE):
             made, first = self.table(rows)
             hashes = rows.column(rows.num_columns - 1).take(pa.array(first))
             yield from made.append_column("hash", hashes).combine_chunks().to_batches()
 
     def table(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-        """Combined rows, and of each the number of the first row with its key."""
+        """Combine rows. Return the combined rows, and for each the number of the first input row with its key."""
         made, first_of_keys = self._called(rows)
         if made.column_names != self.schema.names:
             raise DataError(
@@ -117,7 +119,7 @@ class Combining:
         return made, grouping.first[self._key_numbers(keys, made.select(names))]
 
     def _key_numbers(self, keys: pa.Table, of_made: pa.Table) -> npt.NDArray[np.int64]:
-        """Of each row that was made, the number of its key."""
+        """Return the key's number for each row that was made."""
         given = pa.table([cast_column(of_made.column(f.name), f, self._who) for f in keys.schema], schema=keys.schema)
         if given.equals(keys):
             return np.arange(len(keys))

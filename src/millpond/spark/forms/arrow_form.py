@@ -1,4 +1,4 @@
-"""The Arrow form: one call a shard and batch, with all rows as they came and each row's key by its number."""
+"""The Arrow form: one call for each shard and batch, with all rows as a table and the number of each row's key."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,20 +26,20 @@ class ArrowForm:
         self._key_schema = batch.shard.key_schema
 
     def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
-        """One call of `handleInitialTable`."""
+        """Call `handleInitialTable` once."""
         given = self._begun(list(key_groups))
         if given is not None:
             self._processor.handleInitialTable(*given, self._batch.times)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """One call of `handleInputTable`."""
+        """Call `handleInputTable` once."""
         given = self._begun(list(key_groups))
         if given is not None:
             result = self._processor.handleInputTable(*given, self._batch.times)
             yield from self._output("handleInputTable", result)
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
-        """One call of `handleExpiredTimers`."""
+        """Call `handleExpiredTimers` once, if timers are due."""
         timers = list(due)
         if not timers:
             return
@@ -53,7 +53,7 @@ class ArrowForm:
         expiry_ms = pa.array([timer.expiry_ms for timer in timers], type=pa.int64())
         result = self._processor.handleExpiredTimers(keys, expiry_ms, self._batch.times)
         yield from self._output("handleExpiredTimers", result)
-        # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
+        # As in PySpark, a timer is deleted after its handler ran. A handler that sets its own time again loses it.
         backend = self._batch.shard.backend
         for timer in timers:
             backend.enter(timer.key_group)
@@ -61,14 +61,14 @@ class ArrowForm:
             self._batch.shard.timers.delete(timer.expiry_ms)
 
     def _begun(self, key_groups: list[tuple[int, pa.Table]]) -> tuple[pa.Table, pa.Table, pa.Array] | None:
-        """Keys, rows and key index of a call, if there are rows."""
+        """Return keys, rows and key index for a call; None without rows."""
         if not key_groups:
             return None
         self._batch.check_lease()
         spec = self._batch.spec
         rows = one_table([rows for _, rows in key_groups])
         keys, grouping = keys_and_grouping(rows, spec.key_positions, self._key_schema)
-        # A key lies in one key group, and rows come key group by key group: so do the keys.
+        # A key is in one key group, and rows come key group by key group, so the keys do too.
         ends_of_rows = np.cumsum([len(table) for _, table in key_groups])
         ends = np.searchsorted(grouping.first, ends_of_rows).tolist()
         runs = [

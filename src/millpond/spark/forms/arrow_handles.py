@@ -1,10 +1,10 @@
 """The handle that an `ArrowStatefulProcessor` sees: states of many keys at once, over Arrow.
 
-The states are those of the other forms, declared by the same rules; only values cross in columns. A
-value state is read and written by a few calls a key group; everything else (lists, maps, timers, time to
-live, King's caches) goes key by key underneath, and is as right and not as fast.
+The states are those of the other forms, declared by the same rules. Only the values are passed as columns. A
+value state is read and written with a few calls for each key group. Everything else (lists, maps, timers,
+time to live, King's caches) goes key by key underneath, with the same results and more slowly.
 
-Invariant: keys are told by their values, so any table with the key's columns will do: that which
+Invariant: keys are matched by their values. So any table with the key's columns will do: the one that
 `handleInputTable` got, a part of it, or one that user code made.
 """
 
@@ -24,11 +24,11 @@ from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.rows import MISFITS, Row, RowCodec, grouping_values
 
 Columns: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, Any]
-"""What user code may give columns in: by name, Arrow arrays or what Arrow makes arrays of."""
+"""Columns from user code: by name, as Arrow arrays or as values that Arrow can make arrays of."""
 
 
 class KeysOfShard:
-    """What tables of keys stand for: the keys as the state knows them, and their key groups."""
+    """Converts tables of keys to the keys that state uses, with their key groups."""
 
     def __init__(self, shard: Shard) -> None:
         self._schema = shard.key_schema
@@ -39,11 +39,11 @@ class KeysOfShard:
         self._groups: dict[Row, int] = {}
 
     def begin(self, table: pa.Table, runs: Sequence[tuple[int, int, int]]) -> None:
-        """From now on user code has this table of keys, of which the key groups are known."""
+        """Set the table of keys that user code gets in this call. `runs` are its key groups with their key ranges."""
         self._table, self._many, self._groups = table, ManyKeys(self._tuples(table), runs), {}
 
     def of(self, keys: Any) -> ManyKeys:
-        """The keys in what user code gives; a DataError says what is wrong with it."""
+        """Return the keys in a table from user code. A DataError says what is wrong with it."""
         if keys is self._table:
             return self._many
         table = _as_table(keys, self._schema, "the keys")
@@ -75,12 +75,12 @@ class ArrowProcessorHandle:
         self._handle = handle
         self._shard = shard
         self.keys = KeysOfShard(shard)
-        """What tables of keys stand for. The operator's own."""
+        """Converts tables of keys. For the operator's own use."""
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> "ArrowValueState | DeletedState":
-        """A value state."""
+        """Declare a value state."""
         state, descriptor, _ = self._handle.value_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
             return cast("ArrowValueState", DeletedState(stateName))
@@ -89,7 +89,7 @@ class ArrowProcessorHandle:
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> "ArrowListState | DeletedState":
-        """A list state."""
+        """Declare a list state."""
         state, descriptor, _ = self._handle.list_state(stateName, schema, ttlDurationMs)
         if stateName in self._handle.deleted:
             return cast("ArrowListState", DeletedState(stateName))
@@ -102,7 +102,7 @@ class ArrowProcessorHandle:
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> "ArrowMapState | DeletedState":
-        """A map state."""
+        """Declare a map state."""
         state, descriptor, _ = self._handle.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         if stateName in self._handle.deleted:
             return cast("ArrowMapState", DeletedState(stateName))
@@ -110,23 +110,23 @@ class ArrowProcessorHandle:
         return ArrowMapState(self._shard, self.keys, state, Values(stateName, descriptor.map_key_schema), values)
 
     def registerTimers(self, keys: Any, expiryTimestampMs: Any) -> None:
-        """Set a timer of each key, in ms: one time for all, or an array of one for each."""
+        """Set a timer for each key, in ms. The time is one number for all keys, or an array with one for each."""
         for expiry_ms in self._each(keys, expiryTimestampMs):
             self._handle.registerTimer(expiry_ms)
 
     def deleteTimers(self, keys: Any, expiryTimestampMs: Any) -> None:
-        """Forget a timer of each key."""
+        """Delete a timer of each key."""
         for expiry_ms in self._each(keys, expiryTimestampMs):
             self._handle.deleteTimer(expiry_ms)
 
     def listTimers(self, keys: Any) -> pa.ListArray:
-        """The timers of each key, in ms."""
+        """Return the timers of each key, in ms."""
         many = self.keys.of(keys)
         found = [list(self._handle.listTimers()) for _ in each_key(self._shard.backend, many)]
         return pa.array(found, type=pa.list_(pa.int64()))
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Forget a state of every key, if the checkpoint knows one of that name. For `init`."""
+        """Delete a state for all keys, if the checkpoint has one of that name. Call it in `init`."""
         self._handle.deleteIfExists(stateName)
 
     def _each(self, keys: Any, expiry_ms: Any) -> Any:
@@ -138,7 +138,7 @@ class ArrowProcessorHandle:
 
 
 class Values:
-    """The columns of one state's values, and the tuples that state keeps of them."""
+    """Converts one state's values between columns and the tuples that the state keeps."""
 
     def __init__(self, name: str, schema: pa.Schema) -> None:
         self.schema = schema
@@ -147,20 +147,20 @@ class Values:
         self._nothing = (None,) * len(schema)
 
     def rows(self, columns: Columns, length: int) -> list[Row]:
-        """What user code gives as tuples of exactly the schema's types."""
+        """Convert user code's columns to tuples of exactly the schema's types."""
         table = _as_table(columns, self.schema, f"state {self._name!r}")
         if table.num_rows != length:
             raise DataError(f"state {self._name!r}: there are {table.num_rows} values for {length} keys.")
         return list(self._codec.rows(table.columns))
 
     def table(self, rows: list[Any]) -> pa.Table:
-        """Tuples as columns; where there is None, every column is null."""
+        """Convert tuples to columns. A None becomes null in every column."""
         if not all(rows):
             rows = [self._nothing if row is None else row for row in rows]
         return pa.table(self._codec.columns(rows), schema=self.schema)
 
     def lists(self, found: list[list[Row]]) -> pa.ListArray:
-        """Tuples, some for each key, as lists of structs."""
+        """Convert the tuples of each key to an array of lists of structs."""
         items = pa.StructArray.from_arrays(
             self._codec.columns([row for rows in found for row in rows]), fields=list(self.schema)
         )
@@ -168,7 +168,7 @@ class Values:
         return pa.ListArray.from_arrays(pa.array(offsets), items)
 
     def rows_of_lists(self, given: Any, length: int) -> list[list[Row]]:
-        """The inverse of `lists`: an array of lists of structs, or what Arrow makes one of."""
+        """The inverse of `lists`, for an array of lists of structs or a value that Arrow can make one of."""
         kind = pa.list_(pa.struct(list(self.schema)))
         try:
             array = given.cast(kind) if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given, type=kind)
@@ -192,25 +192,25 @@ class ArrowValueState:
         self._values = values
 
     def get_many(self, keys: Any) -> pa.Table:
-        """The value of each key, a column a field; null where a key has none."""
+        """Return the value of each key, with a column for each field. Null where a key has none."""
         return self._values.table(get_many(self._backend, self._state, self._keys.of(keys)))
 
     def exists_many(self, keys: Any) -> pa.BooleanArray:
-        """Whether each key has a value."""
+        """Return whether each key has a value."""
         return pa.array([value is not None for value in get_many(self._backend, self._state, self._keys.of(keys))])
 
     def update_many(self, keys: Any, values: Columns) -> None:
-        """Set the value of each key; of a key that is there twice the last one counts."""
+        """Set the value of each key. If a key is there twice, its last value counts."""
         many = self._keys.of(keys)
         update_many(self._backend, self._state, many, self._values.rows(values, len(many)))
 
     def clear_many(self, keys: Any) -> None:
-        """Forget the value of each key."""
+        """Delete the value of each key."""
         clear_many(self._backend, self._state, self._keys.of(keys))
 
 
 class ArrowListState:
-    """A list state of many keys: arrays of lists of structs. It goes key by key underneath."""
+    """A list state of many keys, as arrays of lists of structs. It goes key by key underneath."""
 
     def __init__(self, shard: Shard, keys: KeysOfShard, state: ListState, values: Values) -> None:
         self._backend = shard.backend
@@ -219,12 +219,12 @@ class ArrowListState:
         self._values = values
 
     def get_many(self, keys: Any) -> pa.ListArray:
-        """The list of each key; an empty one where it has none."""
+        """Return the list of each key, empty where it has none."""
         many = self._keys.of(keys)
         return self._values.lists([list(self._state.get()) for _ in each_key(self._backend, many)])
 
     def update_many(self, keys: Any, lists: Any) -> None:
-        """Replace the list of each key; an empty one leaves none."""
+        """Replace the list of each key. An empty list deletes it."""
         many = self._keys.of(keys)
         rows = self._values.rows_of_lists(lists, len(many))
         for at in each_key(self._backend, many):
@@ -234,20 +234,20 @@ class ArrowListState:
                 self._state.clear()
 
     def append_many(self, keys: Any, lists: Any) -> None:
-        """Add to the end of each key's list."""
+        """Append elements to the list of each key."""
         many = self._keys.of(keys)
         rows = self._values.rows_of_lists(lists, len(many))
         for at in each_key(self._backend, many):
             self._state.extend(rows[at])
 
     def clear_many(self, keys: Any) -> None:
-        """Forget the list of each key."""
+        """Delete the list of each key."""
         for _ in each_key(self._backend, self._keys.of(keys)):
             self._state.clear()
 
 
 class ArrowMapState:
-    """A map state of many keys, one entry a row. It goes key by key underneath."""
+    """A map state of many keys, with one row for each entry. It goes key by key underneath."""
 
     def __init__(self, shard: Shard, keys: KeysOfShard, state: MapState, map_keys: Values, values: Values) -> None:
         self._backend = shard.backend
@@ -257,13 +257,13 @@ class ArrowMapState:
         self._values = values
 
     def get_many(self, keys: Any, map_keys: Columns) -> pa.Table:
-        """One entry of each key, a column a field; null where there is none."""
+        """Return one entry of each key, with a column for each field. Null where there is none."""
         many = self._keys.of(keys)
         entries = self._map_keys.rows(map_keys, len(many))
         return self._values.table([self._state.get(entries[at]) for at in each_key(self._backend, many)])
 
     def items_many(self, keys: Any) -> tuple[pa.Array, pa.Table, pa.Table]:
-        """Every entry of the keys: the number of its key in `keys`, its map key, and its value."""
+        """Return every entry of the keys: the number of its key in `keys`, its map key, and its value."""
         many = self._keys.of(keys)
         numbers, map_keys, values = [], [], []
         for at in each_key(self._backend, many):
@@ -281,20 +281,20 @@ class ArrowMapState:
             self._state.put(entries[at], rows[at])
 
     def remove_many(self, keys: Any, map_keys: Columns) -> None:
-        """Forget one entry of each key."""
+        """Delete one entry of each key."""
         many = self._keys.of(keys)
         entries = self._map_keys.rows(map_keys, len(many))
         for at in each_key(self._backend, many):
             self._state.remove(entries[at])
 
     def clear_many(self, keys: Any) -> None:
-        """Forget every entry of each key."""
+        """Delete every entry of each key."""
         for _ in each_key(self._backend, self._keys.of(keys)):
             self._state.clear()
 
 
 def _as_table(columns: Any, schema: pa.Schema, what: str) -> pa.Table:
-    """What user code gives, as exactly these columns; a DataError names the one that is missing or does not fit."""
+    """Convert user code's columns to exactly this schema. A DataError names a column that is missing or unfit."""
     if isinstance(columns, pa.Array | pa.ChunkedArray) and len(schema) == 1:
         columns = {schema.names[0]: columns}
     if not isinstance(columns, pa.Table | pa.RecordBatch | Mapping):
@@ -310,9 +310,9 @@ def _as_table(columns: Any, schema: pa.Schema, what: str) -> pa.Table:
 
 
 def cast_column(values: Any, field: pa.Field, what: str) -> Any:
-    """One column in exactly a field's type; a DataError names it where that would lose anything."""
+    """Convert one column to exactly a field's type. A DataError names the column if that would lose anything."""
     try:
-        # Not in the type at once: of a number with a fraction Arrow would make a whole one without a word.
+        # Convert in two steps: with the type given at once, Arrow would silently cut off fractions.
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         return array if array.type == field.type else array.cast(field.type)
     except MISFITS as error:

@@ -1,7 +1,7 @@
-"""The third form of a keyed operator, which PySpark does not have: one call a shard and batch, over Arrow.
+"""The third form of a keyed operator, which PySpark does not have: one call for each shard and batch, over Arrow.
 
-For code that is vectorised anyway (NumPy, Arrow, Polars, a model that scores a batch): no Python object
-is made for a row. The state is the same state that the other forms keep.
+It is for vectorised code (NumPy, Arrow, Polars, a model that scores a batch). No Python object is made for a
+row. The state is the same as that of the other forms.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 
 
 class ArrowStatefulProcessor(ABC):
-    """What `keyed(...).transformWithStateInArrow` runs. A new copy of it is made for every shard and batch.
+    """The processor for `keyed(...).transformWithStateInArrow`. A new copy of it is made for every shard and batch.
 
     >>> import numpy as np, pyarrow.compute as pc
     >>> class Visits(ArrowStatefulProcessor):
@@ -36,12 +36,12 @@ class ArrowStatefulProcessor(ABC):
     def handleInputTable(
         self, keys: pa.Table, rows: pa.Table, key_index: pa.Array, timerValues: TimerValues
     ) -> Iterator[pa.Table]:
-        """Work off all rows that a batch has for a shard.
+        """Process all rows that a batch has for a shard.
 
         Args:
-            keys: the distinct keys, one a row, under the key columns' names.
-            rows: the rows, those of one key in the order in which they came; times are in UTC.
-            key_index: of each row, the number of its key in `keys` (int64).
+            keys: the distinct keys, one in each row, under the key columns' names.
+            rows: the rows. Those of one key are in the order in which they came. Times are in UTC.
+            key_index: for each row, the number of its key in `keys` (int64).
             timerValues: the batch's times, in ms.
 
         Returns:
@@ -49,19 +49,19 @@ class ArrowStatefulProcessor(ABC):
         """
 
     def combine(self, keys: pa.Table, rows: pa.Table, key_index: pa.Array) -> pa.Table:
-        """Make fewer rows of many, before they cross the shuffle. Optional: as it stands here it is not called.
+        """Make fewer rows of many, before they cross the shuffle. Optional: it is only called if it is overridden.
 
-        Where a processor has a `combine` of its own, it is called in the task that reads the rows, with up to about a
-        million of them at a time. What it gives is shuffled in their place, and `handleInputTable` gets what the tasks
-        gave for a shard: of one key a row of each call, or several. It has no states and no times, and `init` was not
-        called. It is also called with no rows when the query is planned, to tell the columns.
+        It is called in the task that reads the rows, with up to about a million rows at a time. The rows that it
+        returns are shuffled in their place. `handleInputTable` gets the results of all calls for a shard, so a key has
+        one row, or several, from each call. It has no states and no times, and `init` was not called. It is also
+        called with no rows when the query is planned, to find the columns.
 
-        Rows cannot be told to be late once they are combined, so in event time it needs `late="keep"`.
+        Late rows cannot be recognised once they are combined, so in event time it needs `late="keep"`.
 
         Args:
             keys: the distinct keys of these rows.
-            rows: some rows of a batch, in the order in which they came; times are in UTC.
-            key_index: of each row, the number of its key in `keys` (int64).
+            rows: some rows of a batch, in the order in which they came. Times are in UTC.
+            key_index: for each row, the number of its key in `keys` (int64).
 
         Returns:
             a table, or record batch, with the key's columns and any others.
@@ -87,16 +87,16 @@ class ArrowStatefulProcessor(ABC):
         expiry_ms: pa.Array,  # noqa: ARG002
         timerValues: TimerValues,  # noqa: ARG002
     ) -> Iterator[pa.Table]:
-        """Work off the timers that are due, all at once, in the order of their time.
+        """Process all timers that are due in one call, in the order of their time.
 
-        A key with several due timers is in `keys` several times. Each is deleted afterwards.
+        A key with several due timers is in `keys` several times. The timers are deleted afterwards.
         """
         return iter(())
 
     def handleInitialTable(  # noqa: B027 - many processors have no use for it
         self, keys: pa.Table, rows: pa.Table, key_index: pa.Array, timerValues: TimerValues
     ) -> None:
-        """Take over the rows of an initial state, before the first batch's own."""
+        """Process the rows of an initial state. It is called before the first batch's own rows."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """The batch is over."""
+        """Free resources at the end of the batch."""

@@ -1,4 +1,4 @@
-"""Which form an operator's spec asks for: the handle that user code sees, and how its rows reach it."""
+"""Choose the form that an operator's spec asks for: the handle that user code sees, and how rows reach it."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from millpond.state.wrappers.undo import UndoableBackend
 
 
 def users_handle(form: str, handle: ProcessorHandle, shard: Shard) -> Any:
-    """What a processor of the form gets in `init`."""
+    """Return the handle that a processor of this form gets in `init`."""
     return ArrowProcessorHandle(handle, shard) if form == "arrow" else handle
 
 
 def form_of(batch: ShardBatch, handle: Any) -> Form:
-    """The form of a batch's operator, whose processor was given this handle."""
+    """Return the form for a batch, whose processor was given this handle."""
     if batch.spec.form == "arrow":
         return ArrowForm(batch, handle)
     objects = _key_objects(batch.spec)
@@ -33,7 +33,7 @@ def form_of(batch: ShardBatch, handle: Any) -> Form:
 
 def _key_objects(spec: OperatorSpec) -> KeyObjects:
     if spec.form == "pandas":
-        # Only who asks for pandas needs it, and its import takes longer than a small batch.
+        # Importing pandas takes longer than a small batch, and other forms do not need it.
         from millpond.spark.forms.pandas_form import PandasObjects
 
         return PandasObjects(spec)

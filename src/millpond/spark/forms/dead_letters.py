@@ -1,7 +1,7 @@
-"""Dead letters as users get them: their schema, and how output and letters are told apart.
+"""Dead letters in the output: their schema, and how to separate them from the processor's output.
 
-With `on_error="dead-letter"` the output has one column more, `dead_letter`. It is null in a row that the
-processor gave; in a row that stands for a call that failed, it is all that there is.
+With `on_error="dead-letter"` the output has an extra column, `dead_letter`. It is null in a row that the
+processor yielded. A row for a failed call has a value in this column and nulls in all others.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -13,7 +13,7 @@ from millpond.spark.spec.operator import DEAD_LETTER
 
 
 def letter_schema(key: StructType, rows: StructType) -> StructType:
-    """The fields of a dead letter, for a key and rows of these schemas."""
+    """Return the schema of a dead letter, for a key and rows of these schemas."""
     names = [name.lower() for name in rows.names]
     if len(set(names)) < len(names):
         raise OptionError(
@@ -33,7 +33,7 @@ def letter_schema(key: StructType, rows: StructType) -> StructType:
 
 
 def with_dead_letters(output: StructType, letter: StructType) -> StructType:
-    """The schema of output and dead letters. In a letter's row every other column is null."""
+    """Add the dead letters' column to the output's schema. All columns become nullable, as letters have nulls there."""
     if DEAD_LETTER in [name.lower() for name in output.names]:
         raise OptionError(
             f"the output has a column {DEAD_LETTER!r}, which is where on_error='dead-letter' puts what failed. "
@@ -44,15 +44,15 @@ def with_dead_letters(output: StructType, letter: StructType) -> StructType:
 
 
 def split_dead_letters(df: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Output and dead letters of an operator that runs with `on_error="dead-letter"`.
+    """Separate output and dead letters of an operator that runs with `on_error="dead-letter"`.
 
-    In a stream, split what `foreachBatch` is given: two queries on one stream would each run the operator.
+    In a stream, split the DataFrame that `foreachBatch` gets: two queries on one stream would each run the operator.
 
     Returns:
-        The output, with the columns that the processor gives; and the dead letters, with these columns:
-        `key`, a struct of the key's columns; `rows`, an array of the rows that the failed call was given, whole, so
-        that they can be mended and fed in again; `timer_ms`, the time of the timer whose handler failed, else null;
-        `error`, the exception in a line; `traceback`; and `batch_id`, null outside of a stream.
+        The output, with the columns that the processor yields; and the dead letters, with these columns:
+        `key`, a struct of the key's columns; `rows`, an array of the failed call's rows with all their columns, so
+        that they can be corrected and processed again; `timer_ms`, the time of the timer whose handler failed, else
+        null; `error`, the exception as one line; `traceback`; and `batch_id`, null outside a stream.
 
     Raises:
         OptionError: there is no column `dead_letter`.

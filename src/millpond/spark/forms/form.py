@@ -1,4 +1,4 @@
-"""The seam between a shard's batch and the form in which user code gets it."""
+"""The protocol between a shard's batch and the form in which user code gets its rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from millpond.state.checkpoint import Shard
 
 @dataclass
 class Tally:
-    """What a form counts on its way."""
+    """What a form counts during a batch."""
 
     dead_letters: int = 0
 
@@ -25,11 +25,11 @@ class ShardBatch:
     """One batch of one shard, as a form sees it.
 
     Attributes:
-        spec: the operator; its processor was made for this batch alone, and has declared its states.
+        spec: the operator. Its processor was made for this batch only, and has declared its states.
         shard: holds the live state.
-        times: what user code is told of the batch's times.
-        lease: the attempt's hold on the shard.
-        tally: where the form counts.
+        times: the batch's times, as user code gets them.
+        lease: the attempt's lease on the shard.
+        tally: the form's counts.
     """
 
     spec: OperatorSpec
@@ -39,26 +39,26 @@ class ShardBatch:
     tally: Tally = field(default_factory=Tally)
 
     def check_lease(self) -> None:
-        """Stop where another attempt has the shard. To be asked before every call of user code."""
+        """Raise an error if another attempt has the shard. Call it before every call of user code."""
         if self.lease.superseded_by:
             self.lease.refuse()
 
 
 class Form(Protocol):
-    """How user code gets rows and expired timers, and how what it gives becomes Arrow.
+    """How user code gets rows and expired timers, and how its output becomes Arrow.
 
-    `rows` and `timers` call user code as their result is read, and give tables of the operator's output schema; with
-    `on_error="dead-letter"` of that and a column of dead letters.
+    `rows` and `timers` call user code while their result is read. They yield tables of the operator's output schema,
+    with a column of dead letters added under `on_error="dead-letter"`.
     """
 
     def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
-        """Hand out the rows of an initial state."""
+        """Process the rows of an initial state."""
         ...
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """Work off the rows of each key group, every key's in the order in which they came."""
+        """Process the rows of each key group. The rows of a key are in the order in which they came."""
         ...
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
-        """Work off expired timers in the order of their time, and delete each after its handler ran."""
+        """Process expired timers in the order of their time. Delete each after its handler ran."""
         ...

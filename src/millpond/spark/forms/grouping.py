@@ -1,7 +1,7 @@
-"""Which key each row of a table has, told by Arrow: no Python object is made of a key or a row.
+"""Group the rows of a table by key with Arrow, without a Python object for a key or a row.
 
-Keys are grouped as Spark groups them: null is a key like any other, every NaN is one key, and so are
-0.0 and -0.0.
+Keys are grouped as Spark groups them: null is a key like any other, all NaNs are one key, and 0.0 and -0.0 are
+one key.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ _CODES = pa.int64()
 
 @dataclass(frozen=True)
 class Grouping:
-    """The rows of a table by key, keys in the order in which they first appear.
+    """The rows of a table by key. Keys are numbered in the order in which they first appear.
 
     Attributes:
-        index: of each row, the number of its key.
-        first: of each key, its first row.
+        index: for each row, the number of its key.
+        first: for each key, the number of its first row.
     """
 
     index: npt.NDArray[np.int64]
@@ -30,11 +30,11 @@ class Grouping:
 
     @property
     def distinct(self) -> bool:
-        """Whether every row has a key of its own. Rows are in the order of their keys then."""
+        """Whether no two rows have the same key. The rows are then in the order of their keys."""
         return len(self.first) == len(self.index)
 
     def by_key(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The rows' numbers key by key, each key's in the order of the rows; and where each key ends."""
+        """Return the row numbers sorted by key, in row order within a key; and where each key ends in them."""
         return np.argsort(self.index, kind="stable"), np.cumsum(np.bincount(self.index, minlength=len(self.first)))
 
 
@@ -51,13 +51,13 @@ def grouped(keys: pa.Table) -> Grouping:
         codes, count = _codes(pa.chunked_array([pa.array(_numbers(codes) * kinds + _numbers(more), type=_CODES)]))
     index = _numbers(codes)
     first = np.empty(count, dtype=np.int64)
-    # Of several rows of a key the last one written stays: the first, as they are written backwards.
+    # Rows are written backwards, so the last write for a key is its first row.
     first[index[::-1]] = np.arange(len(index) - 1, -1, -1)
     return Grouping(index, first)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Any, int]:
-    """Numbers from 0 in the order in which the values first appear, and how many there are."""
+    """Number the distinct values from 0 in the order in which they first appear. Return also how many there are."""
     encoded = canonical(column).combine_chunks().dictionary_encode(null_encoding="encode")
     return encoded.indices, len(encoded.dictionary)
 
@@ -68,16 +68,16 @@ def _numbers(codes: Any) -> npt.NDArray[np.int64]:
 
 
 def canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with one NaN and one zero, and everything else as it is."""
+    """Return the column with all NaNs made equal and -0.0 made 0.0. Other values stay."""
     if not pa.types.is_floating(column.type):
         return column
-    # An addition leaves only one zero; the payload of a NaN does not survive a new one.
+    # Adding 0.0 turns -0.0 into 0.0. NaNs are replaced, since they may differ in their payload.
     numbers = pc.add(column, pa.scalar(0.0, type=column.type))
     return pc.if_else(pc.is_nan(numbers), pa.scalar(float("nan"), type=column.type), numbers)
 
 
 def keys_and_grouping(rows: pa.Table, positions: Sequence[int], schema: pa.Schema) -> tuple[pa.Table, Grouping]:
-    """The distinct keys of rows, under a schema, whose columns are at these positions; and which row has which."""
+    """Return the distinct keys of rows, in this schema, and the grouping. The key columns are at `positions`."""
     grouping = grouped(rows.select(list(positions)))
     first = pa.array(grouping.first)
     columns = [canonical(rows.column(at)).take(first) for at in positions]
@@ -86,7 +86,7 @@ def keys_and_grouping(rows: pa.Table, positions: Sequence[int], schema: pa.Schem
 
 
 def shown(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The columns that vectorised user code sees, the first ones, under these names; times in UTC as in state."""
+    """Return the columns that vectorised user code sees: the first ones, under these names, with times in UTC."""
     fields = [
         field.with_type(pa.timestamp(field.type.unit, tz="UTC"))
         if pa.types.is_timestamp(field.type) and field.type.tz

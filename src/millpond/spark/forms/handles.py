@@ -1,10 +1,10 @@
-"""The handle that an unchanged PySpark `StatefulProcessor` sees: PySpark's names over Millpond's states.
+"""The handle that an unchanged PySpark `StatefulProcessor` gets: PySpark's names over Millpond's states.
 
-A value state needs no translation: its methods have the same names, and so user code calls the
-backend directly. Lists and maps differ in names alone. States with timestamps or nested structs are
-converted at this seam, since PySpark hands user code naive local datetimes and `Row`s, while the
-state room keeps aware UTC datetimes and tuples. Arrays and maps are copied here, since PySpark makes
-them anew with every get: what user code does to one is never seen again without an update.
+The methods of a value state have the same names in both, so user code calls the backend directly. Lists and
+maps differ only in names. States with timestamps or nested structs are converted here: PySpark gives user
+code naive local datetimes and `Row`s, while `millpond.state` keeps aware UTC datetimes and tuples. Arrays and
+maps are copied here, since PySpark makes new ones at every get: a change that user code makes to one has no
+effect without an update.
 """
 
 import datetime as dt
@@ -34,14 +34,14 @@ _TIME_MODES = {"none": "None", "eventtime": "EventTime", "processingtime": "Proc
 
 
 class ProcessorHandle:
-    """Stands for PySpark's `StatefulProcessorHandle`, over one shard.
+    """Replaces PySpark's `StatefulProcessorHandle`, over one shard.
 
     Args:
         shard: holds the states.
         time_mode: "none", "eventtime" or "processingtime".
-        parse: turns a schema's DDL text into a StructType: only a driver can ask Spark's own parser, so elsewhere it
-            looks up what the driver found.
-        deleted: the states that `init` declares and then deletes, as the driver found.
+        parse: parses a schema's DDL text. Only a driver can call Spark's own parser, so in other processes it looks
+            up the driver's result.
+        deleted: the states that `init` declares and then deletes, as the driver found them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ProcessorHandle:
         self._declaring = True
 
     def end_of_init(self) -> None:
-        """States are declared by now; declaring more is refused, as in PySpark."""
+        """End the declaration of states. Declaring more is an error, as in PySpark."""
         self._declaring = False
 
     def getValueState(
@@ -68,7 +68,7 @@ class ProcessorHandle:
         schema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> Any:
-        """A value state of the current key, under PySpark's rules."""
+        """Declare a value state, by PySpark's rules. It is of the current key."""
         state, _, spark_schema = self.value_state(stateName, schema, ttlDurationMs)
         if stateName in self.deleted:
             return DeletedState(stateName)
@@ -81,7 +81,7 @@ class ProcessorHandle:
         schema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> "PySparkListState | DeletedState":
-        """A list state of the current key, under PySpark's rules."""
+        """Declare a list state, by PySpark's rules. It is of the current key."""
         state, _, spark_schema = self.list_state(stateName, schema, ttlDurationMs)
         if stateName in self.deleted:
             return DeletedState(stateName, empty=("get",))
@@ -94,7 +94,7 @@ class ProcessorHandle:
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> "PySparkMapState | DeletedState":
-        """A map state of the current key, under PySpark's rules."""
+        """Declare a map state, by PySpark's rules. It is of the current key."""
         state, _, spark_schema = self.map_state(stateName, userKeySchema, valueSchema, ttlDurationMs)
         if stateName in self.deleted:
             return DeletedState(stateName, empty=("iterator", "keys", "values"))
@@ -103,7 +103,7 @@ class ProcessorHandle:
     def value_state(
         self, name: str, schema: StructType | str, ttl_ms: int | None
     ) -> tuple[ValueState, StateDescriptor, StructType]:
-        """Declare a value state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        """Declare a value state. Return its handle in `millpond.state`, its declaration, and its Spark schema."""
         spark_schema, descriptor = self._declare(StateKind.VALUE, name, schema, None, ttl_ms)
         backend, ttl = self._shard.backend, descriptor.ttl
         state = backend.value_state(descriptor) if ttl is None else TtlValue(backend, descriptor, ttl)
@@ -112,7 +112,7 @@ class ProcessorHandle:
     def list_state(
         self, name: str, schema: StructType | str, ttl_ms: int | None
     ) -> tuple[ListState, StateDescriptor, StructType]:
-        """Declare a list state: its handle in the state room, what it was declared as, and its schema in Spark."""
+        """Declare a list state. Return its handle in `millpond.state`, its declaration, and its Spark schema."""
         spark_schema, descriptor = self._declare(StateKind.LIST, name, schema, None, ttl_ms)
         backend, ttl = self._shard.backend, descriptor.ttl
         state = backend.list_state(descriptor) if ttl is None else TtlList(backend, descriptor, ttl)
@@ -121,7 +121,7 @@ class ProcessorHandle:
     def map_state(
         self, name: str, map_key_schema: StructType | str, schema: StructType | str, ttl_ms: int | None
     ) -> tuple[MapState, StateDescriptor, StructType]:
-        """Declare a map state: its handle in the state room, what it was declared as, and the schema of its values."""
+        """Declare a map state. Return its handle in `millpond.state`, its declaration, and its values' Spark schema."""
         spark_schema, descriptor = self._declare(StateKind.MAP, name, schema, map_key_schema, ttl_ms)
         backend, ttl = self._shard.backend, descriptor.ttl
         state = backend.map_state(descriptor) if ttl is None else TtlMap(backend, descriptor, ttl)
@@ -130,19 +130,19 @@ class ProcessorHandle:
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key, in ms.
 
-        As in Spark's engine, one whose time has come already fires after the rows of this batch, or in the next batch
-        where a timer's handler sets it.
+        As in Spark, a timer whose time has already come fires after the rows of this batch. If a timer's handler sets
+        it, it fires in the next batch.
         """
         self._need_timers()
         self._shard.timers.register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Forget a timer of the current key."""
+        """Delete a timer of the current key."""
         self._need_timers()
         self._shard.timers.delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
-        """The current key's timers, in ms."""
+        """Return the current key's timers, in ms."""
         self._need_timers()
         return self._shard.timers.of_key()
 
@@ -151,9 +151,9 @@ class ProcessorHandle:
             raise OptionError("timers need timeMode 'EventTime' or 'ProcessingTime'; this operator runs with 'None'.")
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Forget a state of every key, if the checkpoint knows one of that name. For `init`, as in PySpark.
+        """Delete a state for all keys, if the checkpoint has one of that name. Call it in `init`, as in PySpark.
 
-        One that `init` has declared before is not there afterwards, and calls of it are refused.
+        If `init` has declared the state before, calls of it raise an error afterwards.
         """
         self._need_init(stateName)
         if stateName in self._names:
@@ -190,7 +190,7 @@ class ProcessorHandle:
         return spark_schema, descriptor
 
     def _ttl(self, name: str, duration_ms: int | None) -> Ttl | None:
-        """PySpark's rules: 0 is none, and time to live is counted in processing time alone."""
+        """Return the TTL by PySpark's rules: 0 means none, and a TTL needs processing time."""
         if duration_ms is None or (duration_ms == 0 and type(duration_ms) is int):
             return None
         if type(duration_ms) is not int or not 0 <= duration_ms <= LAST_MS:
@@ -218,7 +218,7 @@ class DeletedStateError(PySparkRuntimeError, OptionError):  # type: ignore[misc]
 
 
 class DeletedState:
-    """A state that `init` declared and then deleted: as in PySpark, its calls fail, and its iterators are empty."""
+    """A state that `init` declared and then deleted. As in PySpark, its calls fail, and its iterators are empty."""
 
     def __init__(self, name: str, empty: tuple[str, ...] = ()) -> None:
         self._name = name
@@ -252,11 +252,11 @@ class PySparkListState:
         self.appendValue = state.append if inward is None else lambda value: state.append(inward(value))
 
     def put(self, newState: Iterable[StateRow]) -> None:
-        """Replace the whole list. An empty one is refused, as in PySpark."""
+        """Replace the whole list. An empty list is an error, as in PySpark."""
         self._state.put(self._some(newState))
 
     def appendList(self, newState: Iterable[StateRow]) -> None:
-        """Add several elements at the end. None at all are refused, as in PySpark."""
+        """Append several elements. An empty list is an error, as in PySpark."""
         self._state.extend(self._some(newState))
 
     def _some(self, values: Iterable[StateRow]) -> list[StateRow]:
@@ -274,7 +274,7 @@ class PySparkListState:
         return found
 
     def get(self) -> Iterator[StateRow]:
-        """The elements."""
+        """Return the elements."""
         return self._state.get() if self._outward is None else map(self._outward, self._state.get())
 
 
@@ -299,20 +299,20 @@ class PySparkMapState:
             self.removeKey = lambda key: state.remove(to_key(key))
 
     def getValue(self, key: StateRow) -> Row | None:
-        """The value of one entry, with the names of its fields; or None."""
+        """Return the value of one entry as a `Row` with the names of its fields, or None."""
         found = self._state.get(self._key_inward(key))
         return None if found is None else self._make_row(self._outward(found))
 
     def iterator(self) -> Iterator[tuple[StateRow, StateRow]]:
-        """The entries."""
+        """Return the entries."""
         return ((self._key_outward(key), self._outward(value)) for key, value in self._state.items())
 
     def keys(self) -> Iterator[StateRow]:
-        """The keys of the entries."""
+        """Return the keys of the entries."""
         return (key for key, _ in self.iterator())
 
     def values(self) -> Iterator[StateRow]:
-        """The values of the entries."""
+        """Return the values of the entries."""
         return (value for _, value in self.iterator())
 
 
@@ -338,19 +338,22 @@ def _as_is(value: Any) -> Any:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """A Spark schema as the state room knows it: Arrow, times in UTC, no metadata."""
+    """Convert a Spark schema to the form that `millpond.state` uses: Arrow, times in UTC, no metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema)])
 
 
 def outward_of(kind: DataType) -> _Convert | None:
-    """A conversion to what PySpark hands to user code, or None where nothing differs and nothing can be changed."""
+    """Return a function that converts state values to what PySpark gives user code.
+
+    None where both are equal and user code cannot change the value.
+    """
     return _converter(kind, top=True)
 
 
 def key_row_maker(schema: pa.Schema) -> Callable[[tuple[Any, ...]], Row]:
-    """A function from a key of the state to what PySpark gives to `handleExpiredTimer`, and only there.
+    """Return a function that converts a key of the state to the key that PySpark gives to `handleExpiredTimer`.
 
-    That is a `Row` with the key's names, its times naive and local.
+    Only there the key is a `Row` with the key's names, with naive local times.
     """
     make, outward = row_maker(schema.names), outward_of(from_arrow_schema(schema, prefer_timestamp_ntz=True))
     return make if outward is None else lambda key: make(outward(key))
@@ -389,10 +392,10 @@ def _naive_local(value: dt.datetime | None) -> dt.datetime | None:
 
 
 def inward_of(kind: DataType) -> _Convert | None:
-    """A conversion of what PySpark's users give to what the state room keeps, or None where nothing differs.
+    """Return a function that converts values of user code to what `millpond.state` keeps; None where both are equal.
 
-    Only times differ: one without a zone is local. What does not have the form of its type goes on as it
-    is, to be refused by name.
+    Only times differ: one without a zone is local. A value that does not have the form of its type is passed
+    on unchanged, and a later check names it in an error.
     """
     if isinstance(kind, TimestampType):
         return _aware
@@ -411,7 +414,7 @@ def inward_of(kind: DataType) -> _Convert | None:
 
 
 def row_inward_of(schema: StructType) -> _Convert | None:
-    """`inward_of` for whole rows, where a bare value stands for a row of one field."""
+    """Return `inward_of` for whole rows. A bare value stands for a row of one field."""
     inward = inward_of(schema)
     if inward is None or len(schema) != 1:
         return inward
@@ -420,7 +423,7 @@ def row_inward_of(schema: StructType) -> _Convert | None:
 
 def _aware(value: Any) -> Any:
     if hasattr(value, "to_pydatetime"):
-        # pandas' own: its NaT, which alone differs from itself, is what it has for no time.
+        # A pandas timestamp. NaT, its missing time, is the only one that is not equal to itself.
         value = value.to_pydatetime() if value == value else None  # noqa: PLR0124
     naive = type(value) is dt.datetime and value.tzinfo is None
     return value.astimezone() if naive else value

@@ -1,14 +1,13 @@
-"""The pandas form: PySpark's `transformWithStateInPandas`, whose processors get and give DataFrames.
+"""The pandas form: PySpark's `transformWithStateInPandas`, whose processors get and yield DataFrames.
 
-To make a DataFrame costs more than most of what users do with one. So the rows of a key group become
-one frame, in the order of their keys, and each key gets a slice of its blocks: a frame of its own, over
-memory that no other key's frame shows. What comes back is put together column by column before it
-becomes Arrow, once a key group.
+Making a DataFrame costs more than most of what users do with one. So the rows of a key group become one frame,
+sorted by key, and each key gets a slice of its blocks: a separate frame, over memory that no other key's frame
+shows. The output is concatenated column by column and converted to Arrow once for each key group.
 
-Both conversions are PySpark's own, with its session's settings; so types, time zones and what is taken
-for what are its too. PySpark makes a key's frame of the values of its rows: integers of any width
-become int64 there and floats float64, and columns whose names are not Python names are called by their
-place, `_2`. So it is here.
+Both conversions are PySpark's own, with its session's settings. So types, time zones and coercions are the
+same. PySpark makes a key's frame from the values of its rows: integers of any width become int64, floats become
+float64, and a column whose name is not a Python name gets its position as a name, such as `_2`. This module
+does the same.
 """
 
 from collections import namedtuple
@@ -31,7 +30,8 @@ from millpond.spark.forms.rows import refuse_nulls
 from millpond.spark.spec.operator import OperatorSpec, PandasSettings
 from millpond.state.types.rows import Row, grouping_values
 
-# What pandas itself makes a slice's frame with; its stubs leave it out, as they do a column's plain values.
+# pandas itself makes a slice's frame with the first, and reads a column's plain values with the second. Both are
+# missing from its stubs.
 _frame_of: Any = pd.DataFrame._from_mgr  # type: ignore[attr-defined]  # noqa: SLF001
 _column_array: Any = pd.DataFrame._get_column_array  # type: ignore[attr-defined]  # noqa: SLF001
 _NO_LIMIT = 2**31 - 1
@@ -51,7 +51,7 @@ class PandasObjects:
         self.key = key_row_maker(spec.key_schema)
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[Row, Row, Iterator[pd.DataFrame]]]:
-        """Keys with all their rows, in the order in which the keys appear."""
+        """Yield keys with all their rows, in the order in which the keys first appear."""
         grouping = grouped(rows.select(self._key_positions))
         order, ends = grouping.by_key()
         if not grouping.distinct:
@@ -68,7 +68,7 @@ class PandasObjects:
             yield key, users_key, iter((frame,)) if len(frame) <= most else _cut(frame, most)
 
     def _most_rows(self, rows: pa.Table) -> int:
-        """How many rows a frame has at most: Spark's limit in rows, and that in bytes by the mean of these rows."""
+        """Return the most rows of a frame: Spark's limit in rows, or in bytes by the mean size of these rows."""
         most: int = self._settings.max_rows if self._settings.max_rows > 0 else _NO_LIMIT
         if self._settings.max_bytes >= _NO_LIMIT or not rows.num_rows:
             return most
@@ -77,7 +77,7 @@ class PandasObjects:
         return min(most, -(-self._settings.max_bytes * count // max(1, shown_bytes)))
 
     def _frames(self, series: list["pd.Series[Any]"], starts: list[int], ends: list[int]) -> Iterator[pd.DataFrame]:
-        """A frame for each key, as PySpark makes it of the values of the key's rows."""
+        """Yield a frame for each key, like the one that PySpark makes from the values of the key's rows."""
         labels = self._named(series)
         shown = series[: self._width]
         if any(_differs_by_rows(column) for column in shown):
@@ -87,7 +87,7 @@ class PandasObjects:
                 yield pd.DataFrame(rows[start:end], columns=labels.copy())
             return
         columns = {at: _as_inferred(column) for at, column in enumerate(shown)}
-        # One copy: what came from Arrow cannot be written, and user code may want to.
+        # Copy once: memory from Arrow is read-only, and user code may write to its frames.
         blocks = pd.DataFrame(columns, copy=True)._mgr  # noqa: SLF001 - slicing a frame itself costs several times this
         for start, end in zip(starts, ends, strict=True):
             part = blocks.get_slice(slice(start, end), axis=1)
@@ -95,7 +95,7 @@ class PandasObjects:
             yield _frame_of(part, axes=part.axes)
 
     def _named(self, series: list["pd.Series[Any]"]) -> "pd.Index[str]":
-        """The columns' labels: PySpark's rows are named tuples of the key's columns and then the others."""
+        """Return the columns' labels. PySpark's rows are named tuples of the key's columns and then the others."""
         if self._labels is None:
             hidden_or_other = [at for at in range(len(series)) if at not in self._key_positions]
             order = list(dict.fromkeys([*self._key_positions, *hidden_or_other]))
@@ -105,7 +105,7 @@ class PandasObjects:
         return self._labels
 
     def table(self, output: list[Any]) -> pa.Table:
-        """The frames as one table."""
+        """Convert the frames to one table."""
         return self._output.table(output)
 
 
@@ -115,7 +115,7 @@ def _fields_of(rows: Any) -> tuple[str, ...]:
 
 
 class OutputFrames:
-    """Turns the DataFrames that user code yields into Arrow, as PySpark does each, but many at once."""
+    """Converts the DataFrames that user code yields to Arrow, with PySpark's results, but many at once."""
 
     def __init__(self, schema: pa.Schema, settings: PandasSettings) -> None:
         self._schema = schema
@@ -124,14 +124,14 @@ class OutputFrames:
         self._names = list(schema.names)
 
     def table(self, frames: list[Any]) -> pa.Table:
-        """The frames as one table; a DataError names the column and what does not fit."""
+        """Convert the frames to one table. A DataError names the column and the value that does not fit."""
         if not frames:
             return self._schema.empty_table()
         runs = [list(run) for _, run in groupby(map(self._columns, frames), key=_types)]
         return pa.concat_tables([self._run(run) for run in runs]).combine_chunks()
 
     def _columns(self, frame: Any) -> list[Any]:
-        """The frame's values for each output column: by name, or by place where no label is a name."""
+        """Return the frame's values for each output column: by name, or by position if no label is a string."""
         if not isinstance(frame, pd.DataFrame):
             raise DataError(
                 f"the processor gave {type(frame).__name__} {frame!r}; expected a pandas.DataFrame with the columns "
@@ -160,7 +160,7 @@ class OutputFrames:
         return [_column_array(frame, place) for place in places]
 
     def _run(self, run: list[list[Any]]) -> pa.Table:
-        """Frames of the same types at once; where that fails, one by one, since some may fit alone."""
+        """Convert frames of the same types at once. If that fails, convert each alone, since some may fit so."""
         joined = [_joined([columns[at] for columns in run]) for at in range(len(self._names))]
         try:
             return self._converted(joined)
@@ -211,7 +211,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _as_series(rows: pa.Table, settings: PandasSettings) -> list["pd.Series[Any]"]:
-    """The columns as PySpark gives them to pandas, times in the session's zone."""
+    """Convert the columns to pandas as PySpark does, with times in the session's zone."""
     local = pa.schema([_in_zone(field, settings.timezone) for field in rows.schema])
     one_chunk = rows.cast(local).combine_chunks()
     return to_pandas(one_chunk, settings.timezone, nullable_integers=settings.nullable_integers)
@@ -223,7 +223,7 @@ def _in_zone(field: pa.Field, zone: str) -> pa.Field:
 
 
 def _differs_by_rows(column: "pd.Series[Any]") -> bool:
-    """Whether pandas infers another type from a part of the column's values than from all of them."""
+    """Whether pandas may infer another type from a part of the column's values than from all of them."""
     if isinstance(column.dtype, pd.api.extensions.ExtensionDtype):
         return True
     if column.dtype.kind == "m":
@@ -232,7 +232,7 @@ def _differs_by_rows(column: "pd.Series[Any]") -> bool:
 
 
 def _as_inferred(column: "pd.Series[Any]") -> Any:
-    """The column in the type that pandas infers from Python values: what a frame made of rows has."""
+    """Return the column in the type that pandas infers from Python values, as in a frame made of rows."""
     if column.dtype.kind in "iu":
         return column.to_numpy(dtype=np.int64)
     if column.dtype.kind == "f":
@@ -241,6 +241,6 @@ def _as_inferred(column: "pd.Series[Any]") -> Any:
 
 
 def _cut(frame: pd.DataFrame, most: int) -> Iterator[pd.DataFrame]:
-    """A key's rows in frames of no more than Spark's own limit."""
+    """Cut a key's rows into frames of at most `most` rows."""
     for start in range(0, len(frame), most):
         yield frame.iloc[start : start + most].reset_index(drop=True)

@@ -1,8 +1,8 @@
-"""The forms that call user code key by key: what they share, which is all but the objects that cross.
+"""The part that is common to the forms that call user code key by key. They differ only in the objects they pass.
 
-Every key's rows of the batch reach the processor in one call, one key group's keys after the other's,
-in the order in which the keys appear. The lease is looked at before every call: when another attempt
-has the shard, this one stops.
+All rows that a key has in the batch reach the processor in one call. Key groups come one after the other, and
+the keys of a key group in the order in which they first appear. The lease is checked before every call: if
+another attempt has the shard, this one stops.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,36 +18,36 @@ from millpond.state.types.rows import Row
 
 
 class KeyObjects(Protocol):
-    """The objects in which one form gives rows to user code and takes its output."""
+    """The objects in which one form passes rows to user code and takes its output."""
 
     expected: str
-    """What a handler must return, for errors."""
+    """Text for errors: what a handler must return."""
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[Row, Any, Iterator[Any]]]:
-        """Keys with all their rows, in the order in which the keys appear.
+        """Yield keys with all their rows, in the order in which the keys first appear.
 
-        Each key comes twice: as state knows it, and as user code gets it.
+        Each key comes twice: in the form that state uses, and in the form that user code gets.
         """
         ...
 
     def key(self, key: Row, /) -> Any:
-        """A key of the state as user code gets it with an expired timer."""
+        """Convert a key of the state to the form that user code gets with an expired timer."""
         ...
 
     def table(self, output: list[Any]) -> pa.Table:
-        """What user code yielded; a DataError names what does not fit."""
+        """Convert what user code yielded to a table. A DataError names what does not fit."""
         ...
 
 
 class PerKey:
-    """A `Form` that calls `handleInputRows` and `handleExpiredTimer` once a key."""
+    """A `Form` that calls `handleInputRows` once for each key, and `handleExpiredTimer` once for each timer."""
 
     def __init__(self, batch: ShardBatch, objects: KeyObjects) -> None:
         self._batch = batch
         self._objects = objects
 
     def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
-        """One call of `handleInitialState` for each object in which the form gives a key's rows."""
+        """Call `handleInitialState` for each object of a key's rows: a `Row`, or a DataFrame of several rows."""
         backend, times = self._batch.shard.backend, self._batch.times
         handle = self._batch.spec.processor.handleInitialState
         for key_group, rows in key_groups:
@@ -59,7 +59,7 @@ class PerKey:
                     handle(users_key, each, times)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """A table of output for each key group."""
+        """Yield a table of output for each key group."""
         for key_group, rows in key_groups:
             yield self._objects.table(self._key_group(key_group, rows))
 
@@ -82,7 +82,7 @@ class PerKey:
         return output
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
-        """One table of output."""
+        """Yield one table of output for all timers."""
         yield self._objects.table(list(self._expired(due)))
 
     def _expired(self, due: Iterable[DueTimer]) -> Iterator[Any]:
@@ -92,7 +92,7 @@ class PerKey:
             backend.enter(timer.key_group)
             backend.context.key = timer.key
             info = ExpiredTimerInfo(timer.expiry_ms)
-            # By keyword, as PySpark calls it: user code may declare the arguments in any order.
+            # Arguments are passed by keyword, as in PySpark: user code may declare them in any order.
             result = processor.handleExpiredTimer(
                 key=self._objects.key(timer.key), timerValues=times, expiredTimerInfo=info
             )
@@ -101,11 +101,11 @@ class PerKey:
             except TypeError as error:
                 self._check_iterable("handleExpiredTimer", timer.key, result, error)
                 raise
-            # As in PySpark: a timer is deleted after its handler ran, so one set again at its own time is lost.
+            # As in PySpark, a timer is deleted after its handler ran. A handler that sets its own time again loses it.
             self._batch.shard.timers.delete(timer.expiry_ms)
 
     def _check_iterable(self, handler: str, key: Row, result: Any, error: TypeError) -> None:
-        """Name a handler that returned what cannot be gone through. Any other error is user code's own."""
+        """Raise a DataError if a handler returned something that is not iterable. Other errors are user code's own."""
         if not hasattr(result, "__iter__"):
             raise DataError(
                 f"{type(self._batch.spec.processor).__name__}.{handler} returned {result!r} for key {key!r}; expected "

@@ -1,4 +1,4 @@
-"""The row form: PySpark's `transformWithState`, whose processors get and give `Row`s."""
+"""The row form: PySpark's `transformWithState`, whose processors get and yield `Row`s."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,12 +27,12 @@ class RowObjects:
         self.key = key_row_maker(spec.key_schema)
 
     def grouped(self, rows: pa.Table) -> Iterator[tuple[StateRow, StateRow, Iterator[Row]]]:
-        """Keys with all their rows, in the order in which the keys appear."""
+        """Yield keys with all their rows, in the order in which the keys first appear."""
         grouping = grouped(rows.select(self._key_positions))
         if grouping.distinct:
             keys = self._keys(rows)
             made = rows_of(rows, self._width, self._make_row)
-            # Each row as an iterator of one, without a list in between.
+            # Give each row as an iterator of one, without a list in between.
             yield from zip(keys, keys, map(iter, zip(made, strict=True)), strict=True)
             return
         order, ends = grouping.by_key()
@@ -47,5 +47,5 @@ class RowObjects:
         return list(zip(*columns, strict=True))
 
     def table(self, output: list[Any]) -> pa.Table:
-        """The rows as columns."""
+        """Convert the rows to columns."""
         return self._output.table(output)

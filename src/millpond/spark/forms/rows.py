@@ -1,9 +1,9 @@
-"""Rows for user code, and rows from it: the two places where the `Row` form is won or lost.
+"""Make `Row`s for user code, and convert its `Row`s to Arrow. These two steps decide the speed of the row form.
 
-A `Row` built by its constructor costs more than everything else about it. Here rows are made by one
-`map` over the columns' zip, of a class that is derived from PySpark's `Row` once per schema: its
-field names stand on the class, and its fields are descriptors in C instead of a search through the
-names. They are `Row`s all the same: equal, ordered, pickled and printed alike.
+Building a `Row` with its constructor costs more than everything else about it. Here one `map` over the zipped
+columns makes the rows, of a class that is derived from PySpark's `Row` once per schema. The class holds the
+field names, and its fields are descriptors in C instead of a search through the names. The rows are still
+`Row`s: they compare, sort, pickle and print alike.
 """
 
 import datetime as dt
@@ -24,30 +24,30 @@ from millpond.state.types.rows import MISFITS, loses
 
 
 def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
-    """A function from a tuple to a `Row` with these names.
+    """Return a function that makes a `Row` with these names from a tuple.
 
     >>> make = row_maker(["user", "amount"])
     >>> make(("ann", 3)).amount, make(("ann", 3))
     (3, Row(user='ann', amount=3))
     """
-    # A named tuple's fields are descriptors written in C that read any tuple; they are borrowed here.
-    # The class is held, not its `vars`: the cycle collector would empty those once nobody had the class.
+    # The fields of a named tuple are descriptors written in C that read any tuple. They are reused here.
+    # Keep the class, not its `vars`: without the class the cycle collector would empty them.
     field_at = partial(getattr, namedtuple("Fields", [f"at_{position}" for position in range(len(names))]))  # noqa: PYI024
     attributes: dict[str, Any] = {"__fields__": list(names)}
     for position, name in reversed(list(enumerate(names))):
-        # Names like `count` are tuple's own methods on any Row; they stay so.
+        # On any Row, names like `count` are the methods of tuple, and stay so.
         if not hasattr(Row, name):
             attributes[name] = field_at(f"at_{position}")
     return partial(tuple.__new__, type("Row", (Row,), attributes))
 
 
 def rows_of(table: pa.Table, width: int, make: Callable[[tuple[Any, ...]], Row]) -> Iterator[Row]:
-    """The first `width` columns of a table as rows."""
+    """Yield the first `width` columns of a table as rows."""
     return map(make, zip(*(_values(table.column(at)) for at in range(width)), strict=True))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values as PySpark has them in rows: structs are dictionaries there, and maps lists of pairs."""
+    """Return a column's values as in PySpark's rows: structs are dictionaries, and maps are lists of pairs."""
     values: list[Any] = column.to_pylist() if _holds_maps(column.type) else python_values(column)
     return values
 
@@ -58,7 +58,7 @@ def _holds_maps(kind: pa.DataType) -> bool:
 
 
 def output_arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of what a processor yields. A DataError names a column of a type that cannot be yielded."""
+    """Return the Arrow schema of what a processor yields. A DataError names a column whose type cannot be yielded."""
     fields = []
     for field in schema:
         try:
@@ -73,7 +73,7 @@ def output_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def refuse_nulls(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
-    """Name an output column that is declared as not null and has nulls."""
+    """Raise a DataError for an output column that is declared as not null and has nulls."""
     if array.null_count and not field.nullable:
         raise DataError(
             f"output column {field.name!r} is declared as not null, and the processor gave None there, or left the "
@@ -82,9 +82,9 @@ def refuse_nulls(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None:
 
 
 class OutputColumns:
-    """Turns the rows that user code yields into Arrow, by the names of the output schema.
+    """Converts the rows that user code yields to Arrow, in the output schema.
 
-    As in PySpark, a row's fields are matched by name; one that is missing is null.
+    As in PySpark, a row's fields are matched by name, and a missing field is null.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -93,7 +93,7 @@ class OutputColumns:
         self._nested = any(pa.types.is_nested(field.type) for field in schema)
 
     def table(self, rows: list[Any]) -> pa.Table:
-        """The rows as columns; a DataError names the column and value that do not fit."""
+        """Convert the rows to columns. A DataError names the column and the value that does not fit."""
         columns = self._columns(rows)
         return pa.table(
             [self._array(values, field) for values, field in zip(columns, self.schema, strict=True)],
@@ -131,7 +131,7 @@ class OutputColumns:
         ) from cause
 
 
-# Where Arrow would cut other values silently: a float to a whole number, a datetime to its day.
+# Types for which Arrow silently cuts values of other Python types: a float to a whole number, a datetime to its day.
 _EXACT: dict[pa.DataType, frozenset[type]] = {
     pa.int8(): frozenset((int, type(None))),
     pa.int16(): frozenset((int, type(None))),

@@ -1,16 +1,15 @@
-"""`on_error="dead-letter"`: a call of user code that fails is undone, and its rows go aside with the reason.
+"""`on_error="dead-letter"`: undo a call of user code that fails, and put its rows with the reason into a dead letter.
 
-The unit is the key's call: of `handleInputRows` with all the key's rows of the batch, or of
-`handleExpiredTimer`. A call fails that raises, that gives what does not fit the output's schema, or that
-writes what does not fit a state's. Its state changes, its timers and its output are as if it had not
-been made; a timer whose handler failed is used up. What user code has done elsewhere (accumulators,
-requests to servers) stays done.
+The unit is the call for a key: of `handleInputRows` with all the key's rows of the batch, or of
+`handleExpiredTimer`. A call fails if it raises, if it yields something that does not fit the output's schema,
+or if it writes something that does not fit a state's. Its state changes, timers and output are undone. A timer
+whose handler failed is deleted. What user code did elsewhere (accumulators, requests to servers) is not undone.
 
-Where state or its host fails, and not user code, the batch fails: that is nobody's letter.
+If state or its host fails, and not user code, the batch fails, and there is no dead letter.
 
-Dead letters leave with the output, in a column of their own that is null in every other row. So they are
-as exactly-once as the output is, a batch that Spark runs again gives them again and not twice, and there
-is nothing beside the query that anyone must find or delete.
+Dead letters are part of the output, in a separate column that is null in every other row. So they have the
+same delivery guarantee as the output: a batch that Spark runs again yields them again, and not twice. And there
+are no files beside the query that anyone must find or delete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,11 +56,11 @@ class SetAside:
         self._schema = batch.spec.output_schema.append(pa.field(DEAD_LETTER, letter))
 
     def initial(self, key_groups: Iterable[tuple[int, pa.Table]]) -> None:
-        """An initial state that cannot be taken in is no letter: without it, every later batch would be wrong."""
+        """Process the initial state. A failure here fails the batch: without it every later batch would be wrong."""
         PerKey(self._batch, self._objects).initial(key_groups)
 
     def rows(self, key_groups: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-        """Tables of output and of dead letters, for each key group."""
+        """Yield tables of output and of dead letters, for each key group."""
         for key_group, rows in key_groups:
             outputs, letters = self._key_group(key_group, rows)
             yield self._as_output(outputs)
@@ -88,7 +87,7 @@ class SetAside:
         return self._fitting(done, letters), letters
 
     def _fitting(self, done: list[tuple[Row, Call, list[Any]]], letters: list[_Letter]) -> pa.Table:
-        """The output of all calls as a table; those whose output does not fit are undone, and become letters."""
+        """Convert the output of all calls to a table. A call whose output does not fit becomes a dead letter."""
         try:
             return self._objects.table([each for _, _, output in done for each in output])
         except _NOT_USER_CODES:
@@ -104,7 +103,11 @@ class SetAside:
             return pa.concat_tables(tables)
 
     def timers(self, due: Iterable[DueTimer]) -> Iterator[pa.Table]:
-        """A table of output for each timer, and one of dead letters. A key may come again, so each call is closed."""
+        """Yield a table of output for each timer, and one of dead letters.
+
+        A key may have several timers, and a call cannot be undone after the key's next one. So each output is converted
+        before the next call.
+        """
         letters: list[_Letter] = []
         for timer in due:
             self._batch.check_lease()
@@ -120,7 +123,7 @@ class SetAside:
                 call.undo()
                 letters.append(_Letter(timer.key, error, timer.expiry_ms))
             self._backend.end_call()
-            # As in PySpark after its handler ran; and a timer that failed would fail for ever.
+            # PySpark too deletes a timer after its handler ran. A failed timer is deleted, or it would fail for ever.
             self._batch.shard.timers.delete(timer.expiry_ms)
             yield self._as_output(output)
         if letters:
@@ -146,7 +149,7 @@ class SetAside:
         return table.append_column(self._schema.field(DEAD_LETTER), pa.nulls(table.num_rows, self._letter_type))
 
     def _as_letters(self, letters: list[_Letter], rows: pa.Table | None) -> pa.Table:
-        """Rows of nothing but a dead letter; `rows` are those of the key group, None for timers."""
+        """Make rows that have a dead letter and nulls. `rows` are those of the key group, None for timers."""
         self._batch.tally.dead_letters += len(letters)
         task = TaskContext.get()
         batch_id = task and task.getLocalProperty(_BATCH_PROPERTY)
@@ -174,7 +177,7 @@ class SetAside:
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
     def _rows_of(self, letters: list[_Letter], rows: pa.Table | None) -> pa.Array:
-        """Of each letter, the rows of its key, as the processor was given them."""
+        """Return the rows of each letter's key, as the processor was given them."""
         kind = self._letter_type.field("rows").type
         if rows is None:
             return pa.array([[]] * len(letters), type=kind)

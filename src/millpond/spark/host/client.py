@@ -1,9 +1,9 @@
-"""The worker's side: find a shard's state host, or start it, and hold one batch's conversation.
+"""The worker's side of a batch: find or start the shard's state host, and exchange messages with it.
 
-The hosts of one application on one executor have their sockets in one private folder, named after the
-executor's process and the application. A file lock makes sure that each is started once, and which
-shards are whose is written down beside it: the shards that Spark gives to an executor are any, and
-each takes the next host in turn when it first comes.
+The sockets of an application's hosts on one executor are in one private folder, named after the
+executor's process and the application. A file lock makes sure that each host is started once. Spark may
+give any shards to an executor, so hosts are assigned round-robin, in the order in which shards first
+come. A file in the folder records that order.
 """
 
 import fcntl
@@ -55,12 +55,12 @@ class HostAddress:
 
     @staticmethod
     def of_shard(shard: int, hosts: int, application: str) -> "HostAddress":
-        """The host that owns a shard, of the executor that this worker belongs to.
+        """Return the address of the host that owns a shard, on the executor of this worker.
 
         Args:
-            shard: its number.
-            hosts: how many hosts the executor has for the application; 0 for one a processor of the machine.
-            application: whose hosts.
+            shard: the shard's number.
+            hosts: how many hosts the executor has for the application. 0: one for each processor of the machine.
+            application: the id of the application.
         """
         executor = executor_pid()
         folder = user_folder() / hosts_folder_name(executor, application)
@@ -74,9 +74,10 @@ class HostAddress:
         return HostAddress(path, executor)
 
     def connect(self, timeout: timedelta | None = HOST_TIMEOUT) -> Connection:
-        """A connection to the host, which is started if it does not run. It has been given this worker's log.
+        """Connect to the host, start it if it does not run, and send it this worker's log.
 
-        A host that gives no sign for so long hangs. It is killed, and what waits for it raises an UnavailableError.
+        A host that sends and receives nothing for `timeout` is taken to hang. It is killed, and the call that waits
+        for it raises an UnavailableError.
         """
         connection = self._connected(timeout) or self._started(timeout)
         connection.send_log()
@@ -105,7 +106,7 @@ class HostAddress:
     def _spawned(self, timeout: timedelta | None) -> Connection:
         remove_folders_of_ended_executors(user_folder())
         self.socket_path.unlink(missing_ok=True)
-        # A session of its own: the signal that ends the workers' daemon must not end the host.
+        # The host needs its own session: the signal that ends the workers' daemon must not end it.
         host = subprocess.Popen(
             [sys.executable, "-m", "millpond.spark.runtime.server", str(self.socket_path), str(self.executor)],
             stdin=subprocess.DEVNULL,
@@ -113,7 +114,7 @@ class HostAddress:
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
-        # The host says one line when it listens; what it prints later goes to its stderr.
+        # The host prints one line when it listens. Its later output goes to its stderr.
         with cast("IO[bytes]", host.stdout) as lines:
             said = lines.readline().decode().strip() if select.select([lines], [], [], _START_SECONDS)[0] else ""
         connection = self._connected(timeout) if said == LISTENING else None
@@ -129,7 +130,7 @@ class HostAddress:
 
 
 def _replaced(host: int | None, timeout: timedelta) -> UnavailableError:
-    """Kill a host that hangs, so that the next task starts another; the error for the task that waited."""
+    """Kill a host that hangs, so that the next task starts another. Return the error for the task that waited."""
     became = "could not be killed, as this system does not tell which process it is"
     if host is not None:
         kill(host, _END_SECONDS)
@@ -141,7 +142,7 @@ def _replaced(host: int | None, timeout: timedelta) -> UnavailableError:
 
 
 def _place(folder: Path, shard: int) -> int:
-    """The place of a shard among those that have come to this executor, in the order in which they first came."""
+    """Return a shard's position among the shards of this executor, in the order in which they first came."""
     with _locked(folder / "shards.lock"):
         written = folder / "shards"
         known = written.read_text().split() if written.exists() else []
@@ -153,7 +154,7 @@ def _place(folder: Path, shard: int) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file. Its folder may be removed by a host that ends, and is then made again."""
+    """Hold the lock of a file. A host that ends may remove the folder; it is then made again."""
     while True:
         private_folder(path.parent)
         try:
@@ -175,14 +176,14 @@ def _is(file: IO[str], path: Path) -> bool:
 
 
 def restore_wanted(connection: Connection) -> bool:
-    """Wait for the host's word: whether it needs the segments first."""
+    """Wait for the host's answer: whether it needs the segments first."""
     return isinstance(_expect(connection, Ready, Restore)[0], Restore)
 
 
 def committed(connection: Connection, parent: Manifest) -> tuple[BatchDone, Commit]:
-    """Wait for the commit: the batch's record, and the version that follows `parent`.
+    """Wait for the commit. Return the batch's record and the version that follows `parent`.
 
-    The version's segments come over the connection: they must be read, each once and in their order.
+    The version's segments come over the connection. Read each of them once, in order.
     """
     message, encoded = _expect(connection, BatchDone)
     assert isinstance(message, BatchDone)  # noqa: S101 - for the type checker; _expect refused the rest
@@ -192,7 +193,7 @@ def committed(connection: Connection, parent: Manifest) -> tuple[BatchDone, Comm
 
 
 class _ArrivingSegments(Mapping[int, bytes]):
-    """New segments as the host sends them: one is held at a time."""
+    """The new segments as the host sends them. One is in memory at a time."""
 
     def __init__(self, connection: Connection, ids: list[int]) -> None:
         self._connection = connection
@@ -214,7 +215,7 @@ class _ArrivingSegments(Mapping[int, bytes]):
 
 
 def output_blobs(connection: Connection) -> Iterator[bytes]:
-    """The output, which follows the segments, to be read to its end."""
+    """Yield the output, which follows the segments. Read it to its end."""
     _expect(connection, End)
     while True:
         message, data = _expect(connection, Blob, End)
@@ -224,7 +225,7 @@ def output_blobs(connection: Connection) -> Iterator[bytes]:
 
 
 def found_rows(connection: Connection) -> tuple[Found, bytes]:
-    """Wait for the rows of keys that were sent."""
+    """Wait for the rows of the keys that were sent."""
     message, payload = _expect(connection, Found)
     assert isinstance(message, Found)  # noqa: S101 - for the type checker; _expect refused the rest
     return message, payload

@@ -1,10 +1,10 @@
-"""The memory that a state host may use: the limit that Spark gives its Python workers, which hosts inherit.
+"""The memory limit of a state host: the limit that Spark sets on its Python workers, which hosts inherit.
 
-`spark.executor.pyspark.memory` becomes a limit on a worker's address space, divided by the executor's
-cores, and whatever the worker starts has the same. It counts what is mapped, not what is used: shared
-libraries, and the map of an LMDB file in full. So a limit that a worker can live with may leave a host
-no room for state, and a host says so when it starts instead of failing in the middle of a batch. A host whose room has
-gone, to user code or a library that leaks, is replaced while it is at rest.
+Spark divides `spark.executor.pyspark.memory` by the executor's cores and limits each worker's address space
+to that. A process that a worker starts inherits the limit. It counts mapped memory, not used memory: shared
+libraries and whole LMDB maps are in it. So a limit that suits a worker may leave a host no room for state.
+A host reports that when it starts, and does not fail in the middle of a batch. A host that runs out of room
+later, for instance because user code or a library leaks, is replaced when it has no batch to run.
 """
 
 import resource
@@ -13,19 +13,19 @@ from pathlib import Path
 from millpond.errors import UnavailableError
 
 MINIMUM_BYTES = 64 << 20
-"""What must be left for state when a host has started."""
+"""Bytes that must be left for state when a host has started."""
 
 _SETTING = "spark.executor.pyspark.memory"
 
 
 def memory_limit_bytes() -> int | None:
-    """The limit of this process's address space, or None."""
+    """Return the limit of this process's address space in bytes, or None."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def mapped_bytes() -> int | None:
-    """The address space that this process has; None where the system does not tell."""
+    """Return the bytes of address space that this process maps; None where the system does not tell."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else None
 
@@ -49,7 +49,7 @@ spark.executor.pyspark.memory to more, or leave it out.
 
 
 def is_nearly_full(room_at_start: int | None, limit: int | None, mapped: int | None) -> bool:
-    """Whether a host that had so much room left when it started has less than a tenth of it, or too little for state.
+    """Whether less than a tenth of the room at start is left, or less than `MINIMUM_BYTES`. Arguments are in bytes.
 
     >>> is_nearly_full(2000 << 20, 3000 << 20, 2790 << 20), is_nearly_full(2000 << 20, 3000 << 20, 2801 << 20)
     (False, True)
@@ -62,7 +62,7 @@ def is_nearly_full(room_at_start: int | None, limit: int | None, mapped: int | N
 
 
 def memory_limit_hint() -> str:
-    """What to say of the limit where a process may have died of it; nothing where there is none."""
+    """Return a sentence on the limit for the error of a process that may have died of it; empty without a limit."""
     limit = memory_limit_bytes()
     if limit is None:
         return ""
@@ -70,7 +70,7 @@ def memory_limit_hint() -> str:
 
 
 def out_of_memory(error: MemoryError) -> UnavailableError:
-    """What a batch fails with when its host has no more memory."""
+    """Return the error of a batch whose host has run out of memory."""
     limit = memory_limit_bytes()
     bound = "the machine has no more" if limit is None else f"it may map {limit >> 20} MiB, from {_SETTING}"
     return UnavailableError(

@@ -1,4 +1,7 @@
-"""Who an executor's state hosts belong to: the executor's JVM, found and watched from its workers."""
+"""The processes that own a state host: the executor's JVM and the daemons of its workers. Find, watch, kill, clean up.
+
+Invariant: process ids are reused, so a process is identified by more than its id wherever the system allows it.
+"""
 
 import contextlib
 import os
@@ -15,7 +18,7 @@ from millpond.errors import UnavailableError
 
 
 def executor_pid() -> int:
-    """The process id of the JVM that this Python worker works for: its nearest ancestor that is Java."""
+    """Return the process id of this worker's JVM: the nearest ancestor that is a Java process."""
     pid = os.getppid()
     while pid > 1:
         parent, name = _parent_and_name(pid)
@@ -29,17 +32,17 @@ def executor_pid() -> int:
 
 
 def executor_name(pid: int) -> str:
-    """A name for an executor's process that no other one on this host ever has.
+    """Return a name for an executor's process that no other process on this machine ever has.
 
-    Process numbers are given again, and containers that share a disk have numbers of their own: so
-    the start time and the number's namespace are part of it, where the system tells them.
+    Process ids are reused, and each container that shares the disk has its own ids. So the name also holds
+    the start time and the id's namespace, where the system tells them.
     """
     started = _started(pid)
     return str(pid) if started is None else f"{pid}-{started}-{_namespace()}"
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in the system's ticks; None for one that is not there, or where nobody tells."""
+    """Return a process's start time in system ticks; None if there is no such process, or the system does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):
@@ -55,16 +58,16 @@ _ARTIFACTS = "SPARK_JOB_ARTIFACT_UUID"
 
 
 def hosts_folder_name(executor: int, application: str) -> str:
-    """The folder of an application's hosts on one executor; short, since a socket's path must be.
+    """Return the folder name of an application's hosts on one executor. It is short, as socket paths must be.
 
-    Connect's sessions have Python files of their own, and so hosts of their own.
+    Each session of Spark Connect has its own Python files, and so its own hosts.
     """
     owner = f"{application} {os.environ.get(_ARTIFACTS, '')}"
     return f"{_FOLDER}{executor_name(executor)}-{zlib.crc32(owner.encode()):08x}"
 
 
 def remove_folders_of_ended_executors(parent: Path) -> None:
-    """Remove what is left of hosts that were killed with their executors, which nobody else would remove."""
+    """Remove the folders of hosts that were killed with their executors and could not remove them."""
     here = str(_namespace())
     for folder in parent.glob(f"{_FOLDER}*-*-*-*"):
         pid, started, namespace, _ = folder.name.removeprefix(_FOLDER).split("-")
@@ -85,7 +88,7 @@ def _parent_and_name(pid: int) -> tuple[int, str]:
 
 
 class ProcessWatch:
-    """Tells whether a process has ended, even if its number was given to another one since."""
+    """Tells whether a process has ended, even if its id was reused since."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -111,7 +114,7 @@ class ProcessWatch:
 
 
 def kill(pid: int, wait_seconds: float) -> None:
-    """Kill a process, and wait until it is gone, where the system tells; one that is stopped ends too."""
+    """Kill a process, even a stopped one. Wait up to `wait_seconds` until it is gone, where the system tells."""
     descriptor = _descriptor(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -125,11 +128,11 @@ FIRST_WORKER_SECONDS = 60.0
 
 
 class Owners:
-    """Those that a host works for: its executor, and the daemons whose workers have come.
+    """The owners of a host: its executor, and the daemons whose workers have connected.
 
-    Spark replaces a daemon that has ended while there are tasks, so a host waits a moment for a worker of
-    the next one. For its first worker, which started it, it waits as long as a busy machine may need. Without
-    a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
+    Spark replaces a daemon that ends while there are tasks. So a host waits `WITHOUT_DAEMON_SECONDS` for a
+    worker of the next daemon. For its first worker, which started it, it waits `FIRST_WORKER_SECONDS`, since the
+    machine may be busy. Without a daemon (`spark.python.use.daemon`) a worker's parent is the executor.
     """
 
     def __init__(
@@ -144,16 +147,16 @@ class Owners:
         self._lock = threading.Lock()
 
     def add(self, daemon: int) -> None:
-        """A worker of this daemon has come."""
+        """Record that a worker of this daemon has connected."""
         with self._lock:
             self._patience_s = WITHOUT_DAEMON_SECONDS
             known = self._daemons.get(daemon)
-            # Its number may have been given again since.
+            # The id may have been reused since.
             if known is None or known.ended():
                 self._daemons[daemon] = self._watch(daemon)
 
     def ended(self) -> bool:
-        """Whether nobody is left who could send a worker."""
+        """Whether no process is left that could start a worker."""
         if self._executor.ended():
             return True
         with self._lock:
@@ -164,7 +167,7 @@ class Owners:
 
 
 def _descriptor(pid: int) -> int | None:
-    """What stands for the process itself, where the system has such; None, too, when it is gone already."""
+    """Open a descriptor of the process itself; None where the system has none, or if the process is gone."""
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:

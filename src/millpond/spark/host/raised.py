@@ -1,7 +1,7 @@
-"""An error on its way from a state host to a worker: the exception, its places, and what caused it.
+"""Send an exception from a state host to a worker, with its traceback and its causes.
 
-An exception loses its traceback and its causes when it is pickled. So each link of the chain travels as
-a `Raised`, and the worker raises an exception that prints as it did in the host.
+Pickling an exception drops its traceback and causes. So each exception of the chain travels as a
+`Raised`, and the worker raises one that prints as it did in the host.
 """
 
 import traceback
@@ -18,11 +18,11 @@ class Raised(msgspec.Struct, frozen=True):
     """One exception.
 
     Attributes:
-        pickled: the exception itself; empty where it cannot travel.
-        text: its type and message, as the last line of a traceback.
-        places: of its frames, the outermost first.
-        cause: what it was raised from.
-        context: what was being handled when it was raised, unless that is not to be shown.
+        pickled: the exception itself; empty if it cannot be pickled.
+        text: its type and message, as in the last line of a traceback.
+        places: the places of its frames, outermost first.
+        cause: the exception it was raised from.
+        context: the exception that was being handled when it was raised; None if it is suppressed.
     """
 
     pickled: bytes
@@ -33,7 +33,7 @@ class Raised(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException, links: int = _MOST_LINKS) -> "Raised":
-        """What travels for an error. A chain of causes is cut after `links`."""
+        """Encode an error. A chain of causes is cut after `links`."""
 
         def linked(other: BaseException | None) -> "Raised | None":
             return None if other is None or links == 0 else cls.of(other, links - 1)
@@ -47,7 +47,7 @@ class Raised(msgspec.Struct, frozen=True):
         )
 
     def error(self) -> BaseException:
-        """The exception again, with traceback and causes."""
+        """Rebuild the exception, with traceback and causes. A RuntimeError stands for one that was not pickled."""
         error: BaseException
         error = cloudpickle.loads(self.pickled) if self.pickled else RuntimeError(self.text)
         if self.cause is not None:

@@ -1,15 +1,15 @@
-"""How a worker and its state host talk: frames over a Unix socket.
+"""The protocol between a worker and its state host: frames over a Unix socket.
 
-A frame is a message and perhaps a payload of bytes:
+A frame is a message and an optional payload of bytes:
 
     message length, 4 bytes | payload length, 8 bytes | message, msgpack | payload
 
-Before the first frame the worker sends one byte, and with it a descriptor of its stderr: that is the
-executor's log, for as long as the worker's daemon lives, and a host may outlive the daemon that it was
-started under.
+Before the first frame the worker sends one byte, and with it a descriptor of its stderr. That is the
+executor's log while the worker's daemon lives. The host needs it, since it may outlive the daemon that it
+was started under.
 
-Both lengths, message and payload go out in one write: a peer that closes after its last answer
-would turn a second, empty write into a broken pipe.
+Lengths, message and payload are sent in one write. A peer may close after its last answer, and a second,
+empty write would then raise a broken pipe.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from millpond.spark.host.raised import Raised
 from millpond.spark.spec.batch_done import BatchDone
 
 LISTENING = "listening"
-"""The line with which a host that was just started says that it can be connected to. Any other says why it cannot."""
+"""The first line that a host prints when it accepts connections. Any other line says why it cannot."""
 
 MOST_MESSAGE_BYTES = 256 << 20
 MOST_PAYLOAD_BYTES = 4 << 30
-"""What a frame may say that it has: more than a batch of Spark, whose values end at 2 GiB, can ask for."""
+"""The largest lengths that a frame may declare. No batch needs as much: a value of Spark ends at 2 GiB."""
 
 _LENGTHS = struct.Struct("<IQ")
 _PIECE_BYTES = 16 << 20
@@ -57,9 +57,15 @@ class PeerGoneError(UnavailableError):
 class Open(msgspec.Struct, tag=True, frozen=True):
     """Worker: begin a version of a shard. The payload is the pickled operator spec.
 
-    `application` and `task_attempt` say who asks, `parent` is the process that the worker belongs to;
-    `token` will name the version. `task_environment` are the task's, encoded. `comes_again` is False of a shard of a
-    batch job: the host lets go of it when it is done.
+    Attributes:
+        manifest: the shard's newest manifest in Spark's state store, encoded.
+        application: the id of the Spark application.
+        task_attempt: Spark's task attempt id. The latest attempt gets the shard.
+        parent: the id of the worker's parent process.
+        token: names the version that this batch will commit.
+        processing_ms, watermark_ms: the times of the batch; -1 where the time mode has none.
+        task_environment: the worker's `TaskEnvironment`, encoded.
+        comes_again: False for a batch job, whose shard the host drops after the batch.
     """
 
     manifest: bytes
@@ -74,7 +80,7 @@ class Open(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """Host: memory stands at the manifest; send rows."""
+    """Host: memory is at the manifest; send rows."""
 
 
 class Restore(msgspec.Struct, tag=True, frozen=True):
@@ -102,9 +108,9 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 class OpenLookups(msgspec.Struct, tag=True, frozen=True):
-    """Worker: look up in a table. The payload is pickled: what is wanted, and the table.
+    """Worker: begin lookups in a table. The payload is pickled: the rows that are wanted, and the table.
 
-    `invalidated` are the keys that the driver has invalidated, as an Arrow IPC stream; empty where there are none.
+    `invalidated` holds the keys that the driver has invalidated, as an Arrow IPC stream; empty if there are none.
     """
 
     parent: int
@@ -113,13 +119,16 @@ class OpenLookups(msgspec.Struct, tag=True, frozen=True):
 
 
 class Keys(msgspec.Struct, tag=True, frozen=True):
-    """Worker: distinct keys, the payload being one Arrow IPC stream. Until the worker says `End`."""
+    """Worker: distinct keys; the payload is one Arrow IPC stream. The last one is followed by `End`."""
 
 
 class Found(msgspec.Struct, tag=True, frozen=True):
-    """Host: the rows of the keys, the payload being one Arrow IPC stream.
+    """Host: the rows of the keys; the payload is one Arrow IPC stream.
 
-    Of each key where its rows begin and how many they are; what was counted, and failures, pickled.
+    Attributes:
+        starts: for each key, the position of its first row.
+        counts: for each key, its number of rows.
+        counted: metrics and failures, pickled.
     """
 
     starts: bytes
@@ -138,8 +147,8 @@ class Connection:
 
     Args:
         sock: the socket, which blocks.
-        hung: what to raise when the time-out has passed without a byte of the peer.
-        timeout: how long to wait for the peer; for ever if None.
+        hung: makes the error to raise when the time-out has passed without a byte from the peer.
+        timeout: how long to wait for the peer. None: for ever.
     """
 
     def __init__(
@@ -151,7 +160,7 @@ class Connection:
         self._socket = sock
         self._hung = hung
         if timeout is not None:
-            # The system's own time-outs: with Python's the socket would not block, and come in small pieces.
+            # Use the system's time-outs. With Python's the socket would not block, and data would come in small pieces.
             wait = _TIMEVAL.pack(timeout.days * 86_400 + timeout.seconds, timeout.microseconds)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
@@ -165,7 +174,11 @@ class Connection:
         self._socket.close()
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
-        """Send one frame. A PeerGoneError says that the peer is gone."""
+        """Send one frame.
+
+        Raises:
+            PeerGoneError: the peer has closed the socket.
+        """
         text = _ENCODER.encode(message)
         parts = [memoryview(_LENGTHS.pack(len(text), len(payload)) + text), memoryview(payload)]
         while parts:
@@ -181,7 +194,12 @@ class Connection:
                 parts[0] = parts[0][sent:]
 
     def receive(self) -> tuple[Message, bytes]:
-        """Wait for one frame. A PeerGoneError says that the peer is gone."""
+        """Wait for one frame.
+
+        Raises:
+            PeerGoneError: the peer has closed the socket.
+            CorruptionError: the frame is too long, or cannot be decoded.
+        """
         text_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         if text_length > MOST_MESSAGE_BYTES or payload_length > MOST_PAYLOAD_BYTES:
             raise CorruptionError(
@@ -199,14 +217,14 @@ class Connection:
         return message, self._exactly(payload_length)
 
     def send_log(self) -> None:
-        """Give the peer this process's stderr. Before any frame."""
+        """Send the peer this process's stderr. Call it before any frame."""
         try:
             socket.send_fds(self._socket, [_LOG], [_STDERR])
         except ConnectionError as error:
             raise PeerGoneError from error
 
     def receive_log(self) -> int:
-        """A descriptor of the peer's stderr, to be closed by the caller. Before any frame."""
+        """Receive a descriptor of the peer's stderr, which the caller must close. Call it before any frame."""
         try:
             said, descriptors, _, _ = socket.recv_fds(self._socket, len(_LOG), 1)
         except ConnectionError as error:
@@ -216,13 +234,13 @@ class Connection:
         return descriptors[0]
 
     def stop_receiving(self) -> None:
-        """End a wait for the peer, in another thread; what is still to be said can be sent."""
+        """End another thread's wait for the peer. Sending still works."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
     def _exactly(self, length: int) -> bytes:
-        # The system waits for a whole piece, so that a payload is received into its own bytes and not copied again. A
-        # length alone takes no more memory than one piece.
+        # The system waits for a whole piece, so a payload of one piece is received in place and not copied again. A
+        # frame that only declares a large length takes the memory of one piece.
         parts: list[bytes] = []
         while length:
             try:

@@ -1,1 +1,1 @@
-"""Reads the state of a query from its checkpoint, and makes savepoints of it."""
+"""Read the state of a query from its checkpoint, make savepoints of it, and show the page beside a driver."""

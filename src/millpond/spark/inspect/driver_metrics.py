@@ -1,7 +1,7 @@
-"""Everything that a Spark driver counts, by the names of the vocabulary.
+"""All metrics of a Spark driver, under the names of the vocabulary.
 
-Place on the data path: beside it. Keyed operators and lookup tables add up on the driver what their workers and state
-hosts counted; queries tell of their progress; a recorder has what streams of tiles and uploads were told to give it.
+Place on the data path: beside it. The driver sums what the workers and state hosts of keyed operators and lookup tables
+counted. Queries report their progress. Streams of tiles and uploads record into a recorder, if they were given one.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ PHASES = {
     "commit": "commit_seconds",
     "store": "store_seconds",
 }
-"""The phases of a batch, and the fields that have their seconds."""
+"""The phases of a batch, and the field of `KeyedMetrics` with each phase's seconds."""
 
 
 def driver_families(
     operators: Iterable[PlannedOperator], queries: Iterable[QueryProgress], recorder: PrometheusRecorder | None
 ) -> list[Family]:
-    """All that is counted on a driver."""
+    """Return all metrics of a driver."""
     return [
         *_operator_families(_by_name(operators, queries)),
         *_query_families(list(queries)),

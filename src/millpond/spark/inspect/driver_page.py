@@ -1,7 +1,7 @@
 """The page beside a Spark driver: `millpond.spark.ui(spark)`.
 
-Place on the data path: beside it. A listener hears of the progress of queries; operators and tables are found among
-what the driver planned; the checkpoints are those of the queries that run, and those that the caller names.
+Place on the data path: beside it. A listener collects the progress of queries. Operators and tables come from the
+driver's list of what it planned. The checkpoints are those of the running queries and those that the caller names.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from millpond.ui.views import (
 )
 
 PORT = 8766
-"""Where the page is, unless another port is given."""
+"""The default port of the page."""
 
 _HOT_GROUPS = 10
 _SHARD_FIELDS = [name for name in ShardView.__struct_fields__ if name not in ("heap_bytes", "disk_bytes")]
@@ -53,10 +53,10 @@ _OPERATOR_FIELDS = [*COUNTERS, "state_rows", "state_bytes"]
 
 
 class DriverPage:
-    """The page of a driver, made by `ui`; ends with `close`, with a `with`, or with the process.
+    """The page of a driver, made by `ui`. It ends with `close`, at the end of a `with`, or with the process.
 
     Attributes:
-        url: where it is.
+        url: the page's address.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class DriverPage:
             self._stack = begun.pop_all()
 
     def families(self) -> list[Family]:
-        """All that the driver counts, for an exporter."""
+        """Return all metrics of the driver, for an exporter."""
         return driver_families(operators_of(self._application), self._listener.queries(), self._recorder)
 
     def close(self) -> None:
-        """End the page. May be called twice."""
+        """End the page. Idempotent."""
         with self._closing, self._stack.pop_all():
             if self.url:
                 self.url = ""
-                # A session that was stopped has no listeners.
+                # A stopped session raises here, and has no listeners to remove.
                 with contextlib.suppress(PySparkException, Py4JError, OSError):
                     self._spark.streams.removeListener(self._listener)
 
@@ -113,7 +113,7 @@ class DriverPage:
         return cache_views(self.families(), {}, query.get("filter", ""), [*reports(), *self._executors_reports()])
 
     def _executors_reports(self) -> list[CacheReport]:
-        """The curves of the caches in state hosts and workers, by the names that their counts have here."""
+        """Return the hit-rate curves of the caches in state hosts and workers, under the names that the page uses."""
         states: dict[str, list[CacheReport]] = defaultdict(list)
         for operator in operators_of(self._application):
             details = [batch.detail for batch in operator.total().shards.values()]
@@ -159,15 +159,17 @@ def ui(
     recorder: PrometheusRecorder | None = None,
     api_keys: Iterable[str] = (),
 ) -> DriverPage:
-    """Show the web page beside a Spark driver, on threads of its own. `/metrics` there has the same for Prometheus.
+    """Serve the web page beside a Spark driver, on its own threads. `/metrics` has the same numbers for Prometheus.
+
+    Call it before the queries start, since Spark reports progress only from then on.
 
     Args:
-        spark: the session whose queries are shown. Call it before they start: Spark tells of progress from then on.
-        host: the address to listen on; this machine alone, unless told otherwise.
-        port: 0 takes a free one.
-        state: checkpoints and savepoints to show beside those of the queries that run.
-        recorder: what streams of tiles and uploads were given as `recorder=`; shown too.
-        api_keys: the keys of which a browser must have one; none lets in everybody who reaches the port.
+        spark: the session whose queries are shown.
+        host: the address to listen on. The default is reachable from this machine only.
+        port: the port to listen on; 0 takes a free one.
+        state: checkpoints and savepoints to show beside those of the running queries.
+        recorder: the recorder that streams of tiles and uploads were given as `recorder=`. Its metrics are shown too.
+        api_keys: a browser must have one of these keys. Without keys, everybody who reaches the port is let in.
 
     Raises:
         UnavailableError: the port cannot be listened on.
@@ -177,7 +179,7 @@ def ui(
 
 
 def operator_view(name: str, total: KeyedMetrics) -> OperatorView:
-    """An operator as the page has it."""
+    """Return what the page shows of an operator."""
     details = [(shard, batch.detail) for shard, batch in sorted(total.shards.items())]
     hot = [
         HotGroup(key_group, rows, shard)
@@ -213,7 +215,7 @@ def _query_view(query: QueryProgress, operators: list[OperatorView]) -> QueryVie
 
 
 def _checkpoints(spark: SparkSession) -> list[str]:
-    """Where the queries that run have their checkpoints, as far as Spark tells."""
+    """Return the checkpoint locations of the running queries; none under Spark Connect, which does not tell them."""
     if is_connect(spark):
         return []
     try:

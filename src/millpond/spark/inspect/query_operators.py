@@ -24,11 +24,11 @@ class QueryOperator:
 
     Attributes:
         id: its number in the query.
-        name: what Spark calls it.
+        name: Spark's name for it.
         partitions: how many partitions it has.
         first: the earliest batch after which its state can be read.
         last: the last batch that it committed.
-        properties: what Spark stores of it beside that, such as `stateVariables`; empty for many operators.
+        properties: what else Spark stores about it, such as `stateVariables`. Empty for many operators.
     """
 
     id: int
@@ -44,7 +44,7 @@ class QueryOperator:
         return {variable["stateName"] for variable in self.properties.get("stateVariables", ())} >= _OWN_STATES
 
     def version(self, asked: int | None, location: str) -> int:
-        """The batch that is asked for, or the last one. An OptionError says that Spark does not keep it."""
+        """Return the batch that is asked for, or the last one. An OptionError says that Spark does not keep it."""
         if asked is not None and not self.first <= asked <= self.last:
             raise OptionError(
                 f"{masked(location)} has no version {asked}: Spark keeps those of the batches "
@@ -55,7 +55,7 @@ class QueryOperator:
 
 
 def query_operators(spark: SparkSession, location: str) -> list[QueryOperator]:
-    """The stateful operators of the query with this checkpoint, in the order of their ids.
+    """Return the stateful operators of the query with this checkpoint, in the order of their ids.
 
     Raises:
         OptionError: there is no checkpoint, or no stateful operator in it has committed a batch.
@@ -86,5 +86,5 @@ def query_operators(spark: SparkSession, location: str) -> list[QueryOperator]:
 
 
 def described(operators: list[QueryOperator]) -> str:
-    """Operators in an error."""
+    """Return the operators as text, for errors."""
     return ", ".join(f"{operator.id} ({operator.name})" for operator in operators) or "none"

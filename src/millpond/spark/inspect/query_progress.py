@@ -1,7 +1,7 @@
-"""What Spark says of the progress of its streaming queries, kept for the page and the exporters.
+"""The progress of Spark's streaming queries, kept for the page and the exporters.
 
 Place on the data path: beside it, on the driver. Spark calls a listener after each micro-batch. The newest batches of
-each query are kept, so the page has a history from its first look on.
+each query are kept, so the page has a history when it is first opened.
 
 Invariant: memory is bounded, in queries and in batches. The listener never fails a query.
 """
@@ -31,11 +31,11 @@ _STEPS = {
     "commitOffsets": "log",
     "commitBatch": "log",
 }
-"""What Spark's steps are called here."""
+"""The page's name for each of Spark's steps."""
 
 
 class QueryProgress:
-    """One query: what is known of it."""
+    """The known progress of one query."""
 
     def __init__(self, query_id: str, name: str | None) -> None:
         self.id = query_id
@@ -45,24 +45,24 @@ class QueryProgress:
         self.input_rows = 0
         self.batches: deque[BatchView] = deque(maxlen=KEPT_BATCHES)
         self.observed: dict[str, KeyedMetrics] = {}
-        """Under Spark Connect: what the keyed operators have counted, by the name of the observation."""
+        """Under Spark Connect, the metrics of the keyed operators, by the name of the observation."""
 
 
 class QueryProgressListener(StreamingQueryListener):  # type: ignore[misc]
-    """Keeps the progress of all queries of a session; thread-safe."""
+    """Keeps the progress of all queries of a session. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryProgress] = OrderedDict()
 
     def queries(self) -> list[QueryProgress]:
-        """All that are known, the newest first, and those that run before those that ended."""
+        """Return all known queries: running ones first, then by newest."""
         with self._lock:
             newest_first = [*self._queries.values()][::-1]
         return sorted(newest_first, key=lambda query: not query.is_active)
 
     def known(self, query_id: str, name: str | None) -> QueryProgress:
-        """Note a query that runs."""
+        """Add a query, if it is not known yet. Beyond `KEPT_QUERIES` the oldest query is dropped."""
         with self._lock:
             query = self._queries.setdefault(query_id, QueryProgress(query_id, name))
             while len(self._queries) > KEPT_QUERIES:
@@ -70,12 +70,12 @@ class QueryProgressListener(StreamingQueryListener):  # type: ignore[misc]
         return query
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Note a query that began, perhaps for another time."""
+        """Record that a query started or restarted."""
         query = self.known(str(event.id), event.name)
         query.is_active, query.error = True, None
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Keep a batch."""
+        """Add a batch to its query."""
         progress = event.progress
         query = self.known(str(progress.id), progress.name)
         query.batches.append(batch_view(progress))
@@ -88,14 +88,14 @@ class QueryProgressListener(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing: there was no batch."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Note that a query ended, and why."""
+        """Record that a query ended, and its error if it failed."""
         query = self.known(str(event.id), None)
         query.is_active = False
         query.error = None if event.exception is None else str(event.exception).partition("\n")[0]
 
 
 def batch_view(progress: Any) -> BatchView:
-    """A batch as the page has it."""
+    """Return what the page shows of a batch."""
     duration: Mapping[str, float] = progress.durationMs
     phases: dict[str, float] = {}
     for step, name in _STEPS.items():
@@ -112,7 +112,7 @@ def batch_view(progress: Any) -> BatchView:
         rows=progress.numInputRows,
         rows_per_second=rate if rate is not None and abs(rate) < float("inf") else None,
         phases_ms=phases,
-        watermark_ms=watermark or None,  # Spark calls it 1970 before there is one
+        watermark_ms=watermark or None,  # before there is a watermark, Spark reports 1970
         lag_ms=None if not watermark or newest is None else max(0, newest - watermark),
     )
 

@@ -1,4 +1,4 @@
-"""Stored state in a query's checkpoint, as `millpond state` and the page read it: with Spark."""
+"""Read the stored state in a query's checkpoint with Spark, for `millpond state` and the page."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _OUR_ERROR = re.compile(r"millpond\.errors\.(\w+): (.*)")
 
 
 class QueryState:
-    """The states of a query's operators."""
+    """A `StoredState` over the states of a query's operators."""
 
     kind = "query"
 
@@ -32,7 +32,7 @@ class QueryState:
         self._seal = seal
 
     def states(self) -> list[dict[str, Any]]:
-        """A record for each state of each operator."""
+        """Return a record for each state of each operator."""
         records = []
         for operator in query_operators(self._spark, self._location):
             about = {
@@ -57,7 +57,7 @@ class QueryState:
         return records
 
     def sizes(self) -> Sizes:
-        """Rows and bytes by operator and state, of the keyed operators."""
+        """Return rows and bytes by operator and state, for the keyed operators."""
         keyed = [operator.id for operator in query_operators(self._spark, self._location) if operator.is_keyed]
         opened = [StoredOperator.open(self._spark, self._location, operator, None, self._seal) for operator in keyed]
         return summed_sizes(
@@ -68,7 +68,7 @@ class QueryState:
         )
 
     def rows(self, asked: Asked) -> Rows:
-        """A state, or what changed of it."""
+        """Return the rows of a state, or its changes since an earlier version."""
         frame = read_state(
             self._spark,
             self._location,

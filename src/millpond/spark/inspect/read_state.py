@@ -1,4 +1,4 @@
-"""Looking into a stream's keyed state from a batch job, in the form of Spark's own state data source."""
+"""Read a stream's keyed state in a batch job, in the columns of Spark's own state data source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,26 +36,26 @@ def read_state(
     timers: bool = False,
     seal: Seal | bytes | None = None,
 ) -> DataFrame:
-    """A state of a keyed operator, as a DataFrame. The query may be running, or have ended.
+    """Return a state of a keyed operator as a DataFrame. The query may be running or have ended.
 
     The columns are those of Spark's own state data source: `key` (a struct) and `partition_id`, with `value` for a
     value state, `list_element` for each element of a list, `user_map_key` and `user_map_value` for each entry of a
-    map, `expiration_timestamp_ms` for each timer. Where the state has a TTL, the values are structs of `value` and
-    `ttlExpirationMs`, and what has expired is there as long as it is stored.
+    map, `expiration_timestamp_ms` for each timer. If the state has a TTL, the values are structs of `value` and
+    `ttlExpirationMs`. Expired values are included as long as they are stored.
 
     Args:
         spark: a session with the settings that the query has.
-        checkpoint_location: the query's.
+        checkpoint_location: the query's checkpoint location.
         state: the name of the state.
-        operator: the operator's id, where the query has several keyed operators.
-        version: the batch after which the state is read, the last committed one unless another is asked for.
-        since: an earlier batch; then the rows tell what changed since: `change_type` is `added`, `changed` or
-            `removed`, and each value is there twice, with `old_` and `new_` before its name. Lists are whole.
+        operator: the operator's id, needed if the query has several keyed operators.
+        version: the batch after which the state is read. None: the last committed one.
+        since: an earlier batch. The rows are then the changes since that batch: `change_type` is `added`, `changed`
+            or `removed`, and each value has two columns, with `old_` and `new_` before its name. Lists are whole.
         timers: read the keys' timers instead of a state.
         seal: the key of the query's `StateConfig(seal=...)`.
 
     Raises:
-        OptionError: there is no such checkpoint, operator, version or state; or the key is missing, or another one.
+        OptionError: there is no such checkpoint, operator, version or state; or the seal's key is missing or wrong.
         CorruptionError: a manifest or segment is missing or altered; it is named. Segments are read with the DataFrame.
     """
     if timers == (state is not None):
@@ -96,25 +96,25 @@ def _frame(stored: StoredOperator, descriptor: StateDescriptor, *, flat: bool) -
 
 
 def _batches(shape: "StateColumns", version: Version) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of one shard, some key groups at a time, so that they need not fit into memory at once."""
+    """In a task: yield the rows of one shard, some key groups at a time, so that they need not fit into memory."""
     for rows in row_pieces(version, shape.descriptor):
         yield from shape.table(rows, version.manifest.shard).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 @dataclass(frozen=True)
 class StateColumns:
-    """The columns of one state, as Spark's own state data source has them; `flat`: a row for each element of a list."""
+    """The columns of one state in Spark's own state data source. `flat` gives each element of a list its own row."""
 
     descriptor: StateDescriptor
     flat: bool
 
     def schema(self, key_schema: pa.Schema) -> StructType:
-        """The columns' names and types."""
+        """Return the names and types of the columns."""
         empty = CellCodec(self.descriptor, key_schema).schema.empty_table()
         return from_arrow_schema(self.table(empty, 0).schema, prefer_timestamp_ntz=True)
 
     def table(self, rows: pa.Table, shard: int) -> pa.Table:
-        """Rows as checkpoints and savepoints hold them, in these columns."""
+        """Convert rows from the form of checkpoints and savepoints to these columns."""
         columns = {"key": _struct(rows, "key")}
         kind = self.descriptor.kind
         if self.descriptor.name in TIMER_STATES:
@@ -138,7 +138,7 @@ class StateColumns:
         return pa.table(columns)
 
     def _living(self, values: pa.StructArray) -> pa.StructArray:
-        """Values, beside the time at which they expire where there is one."""
+        """Return the values, with the time at which they expire if the state has a TTL."""
         if self.descriptor.ttl is None:
             return values
         fields = [field for field in values.type if field.name != LIFE_FIELD.name]
@@ -155,7 +155,7 @@ def _struct(rows: pa.Table, prefix: str) -> pa.StructArray:
 
 
 def _changes(before: DataFrame, after: DataFrame) -> DataFrame:
-    """What differs between two versions of a state, a row a cell."""
+    """Return the differences between two versions of a state, one row for each cell."""
     cell = [name for name in after.columns if name in ("key", "user_map_key", "expiration_timestamp_ms")]
     values = [name for name in after.columns if name not in (*cell, "partition_id")]
     old = before.select(*(F.col(name).alias(f"old_{name}") for name in before.columns), F.lit(1).alias("was"))
@@ -172,7 +172,7 @@ def _changes(before: DataFrame, after: DataFrame) -> DataFrame:
 
 
 def _same(old: Column, new: Column, kind: DataType) -> Column:
-    """Whether two values are equal. Spark compares no maps, so those are compared as texts."""
+    """Whether two values are equal. Spark cannot compare maps, so values with maps are compared as JSON."""
     if _has_map(kind):
         old, new = F.to_json(old, _MICROSECONDS), F.to_json(new, _MICROSECONDS)
     return old.eqNullSafe(new)

@@ -1,8 +1,8 @@
-"""A session that can read the state in a query's checkpoint, whatever format of checkpoints the query has.
+"""Get a session that can read the state in a query's checkpoint, in either format.
 
-Spark reads a checkpoint in the format that the *session* is set to (`FORMAT_KEY`), not in the one that was written: in
-another one it fails. PySpark's default is format 1, and `millpond.spark.session` sets 2. In format 2 the commit of a
-batch has the ids of its state.
+Spark reads a checkpoint in the format that the *session* is set to (`FORMAT_KEY`), and fails if it was written in
+another one. PySpark's default is format 1, and `millpond.spark.session` sets 2. The format can be told from the commit
+log: in format 2 the commit of a batch has the ids of its state.
 """
 
 from typing import Any
@@ -17,15 +17,15 @@ from millpond.spark.environment.session import FORMAT_KEY, setting
 
 
 class _Commit(msgspec.Struct):
-    """What a query's commit log says of a batch."""
+    """A batch's entry in a query's commit log."""
 
     state_ids: Any = msgspec.field(name="stateUniqueIds", default=None)
 
 
 def reading_session(spark: SparkSession, location: str) -> SparkSession:
-    """A session in the format of this checkpoint: the given one, or a new one with the same other settings.
+    """Return a session in the format of this checkpoint: the given one, or a new one with the same other settings.
 
-    Where there is no checkpoint it is the given one: whoever reads then says what is missing.
+    Without a checkpoint it is the given one, and the read that follows raises the error.
 
     Raises:
         CorruptionError: the newest commit cannot be read.
@@ -52,7 +52,7 @@ def reading_session(spark: SparkSession, location: str) -> SparkSession:
 
 
 def _format(spark: SparkSession, location: str) -> str | None:
-    """The format of the newest commit, which is a line with the log's version and one of JSON; None without commits."""
+    """Return the format of the newest commit; None without commits. A commit has a version line and a line of JSON."""
     folder = f"{location.rstrip('/')}/commits"
     try:
         lines = spark.read.text(folder).selectExpr("_metadata.file_name AS name", "value").collect()

@@ -1,8 +1,8 @@
-"""Savepoints of a query's keyed state: written by Spark's tasks from its checkpoint, while it runs or after it ended.
+"""Write savepoints of a query's keyed state from its checkpoint, in Spark's tasks. The query may be running.
 
-The files are those of every savepoint (`millpond.state.checkpoint.savepoint`): Parquet that anybody reads, and a
-manifest, written last by the driver. What a task that was run twice wrote is a file of its own, which no
-manifest names.
+The files are those of every savepoint (`millpond.state.checkpoint.savepoint`): Parquet files, and a manifest
+that the driver writes last. Each attempt of a task writes separate files. The manifest names only those of
+the attempt that succeeded.
 """
 
 import secrets
@@ -35,23 +35,23 @@ def savepoint(
     seal: Seal | bytes | None = None,
     savepoint_seal: Seal | bytes | None = None,
 ) -> Savepoint:
-    """Write the whole state of a keyed operator to an empty folder, for a new query of any number of shards.
+    """Write the whole state of a keyed operator to an empty folder, for a new query with any number of shards.
 
     Args:
         spark: a session with the settings that the query has.
-        checkpoint_location: the query's.
+        checkpoint_location: the query's checkpoint location.
         location: a path or URI that the driver and every executor can write to.
-        operator: the operator's id, where the query has several keyed operators.
-        version: the batch after which the state is saved, the last committed one unless another is asked for.
+        operator: the operator's id, needed if the query has several keyed operators.
+        version: the batch after which the state is saved. None: the last committed one.
         seal: the key of the query's `StateConfig(seal=...)`.
-        savepoint_seal: the key that the savepoint is sealed with; that of the query, unless it is given. With it a
-            new query can have a key where the old one had none, or another key.
+        savepoint_seal: the key that the savepoint is sealed with. None: the key of the query. With it a new query can
+            have another key than the old one, or a key where the old one had none.
 
     Raises:
-        OptionError: there is no such checkpoint, operator or version, or the folder is not empty; or the key is
-            missing, or another one.
+        OptionError: there is no such checkpoint, operator or version, or the folder is not empty; or the seal's key is
+            missing or wrong.
         CorruptionError: a manifest or segment is missing or altered; it is named.
-        UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
+        UnavailableError: it could not be written. The folder has no manifest then, and cannot be used as a savepoint.
     """
     stored = StoredOperator.open(spark, checkpoint_location, operator, version, seal)
     folder, new_seal = Folder(location), Seal.of(savepoint_seal) or stored.seal

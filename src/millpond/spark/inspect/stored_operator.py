@@ -1,8 +1,8 @@
-"""A keyed operator's state as a query's checkpoint holds it, through Spark's own state data source.
+"""A keyed operator's state in a query's checkpoint, read through Spark's own state data source.
 
-The driver reads the manifests, a small record a shard; the segments go through Spark's tasks, a shard each, which
-prove every one against its manifest before a row of it is used. A running query may write the checkpoint
-meanwhile: what is read is one committed batch.
+The driver reads the manifests, one small record for each shard. Spark's tasks read the segments, one shard each,
+and check every segment against its manifest before they use a row of it. The query may be running and writing to the
+checkpoint: only one committed batch is read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,10 +28,10 @@ from millpond.state.types.descriptor import StateDescriptor
 _GONE = "Restore the state part of the checkpoint, or ask for an earlier version."
 
 _SPOOLED_IN_MEMORY = 8 << 20
-"""Of a shard's segments, so many bytes wait in memory until all of them have come."""
+"""Bytes of a shard's segments that wait in memory until all segments have come; the rest waits in a file."""
 
 ShardReader = Callable[[Version], Iterable[pa.RecordBatch]]
-"""What a task makes of one shard."""
+"""A function that a task applies to one shard."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class StoredOperator:
         location: the query's checkpoint.
         operator: its id in the query.
         version: the batch.
-        manifests: by the number of Spark's partition, which is the shard's.
-        states: what it holds, timers included, as it was declared then.
-        seal: what manifests and segments are sealed with, if they are.
+        manifests: the shards' manifests, by the number of Spark's partition, which is the shard's.
+        states: its states, timers included, as they were declared then.
+        seal: the seal of manifests and segments, if they have one.
     """
 
     spark: SparkSession
@@ -64,7 +64,12 @@ class StoredOperator:
         version: int | None,
         seal: seals.Seal | bytes | None = None,
     ) -> "StoredOperator":
-        """Read the manifests. An OptionError says that there is no such checkpoint, operator or version, or no key."""
+        """Read the manifests.
+
+        Raises:
+            OptionError: there is no such checkpoint, operator or version; or the seal's key is missing or wrong.
+            CorruptionError: a manifest is missing or altered.
+        """
         seal = seals.Seal.of(seal)
         found = _found(spark, location, operator)
         operator, version = found.id, found.version(version, location)
@@ -85,11 +90,11 @@ class StoredOperator:
         return StoredOperator(spark, location, operator, version, manifests, states, seal)
 
     def key_schema(self) -> pa.Schema:
-        """The key columns."""
+        """Return the schema of the key columns."""
         return pa.ipc.read_schema(pa.py_buffer(self.manifests[0].key_schema))
 
     def read(self, states: Iterable[str], read_shard: ShardReader, schema: Any) -> DataFrame:
-        """What `read_shard` makes of the segments of these states, in a task a shard."""
+        """Apply `read_shard` to the segments of these states, in one task for each shard."""
         stored = _source(self.spark, self.location, self.operator, self.version, "segments")
         wanted = frozenset(states)
         ids = sorted(
@@ -111,7 +116,7 @@ def _read_shards(
     read_shard: ShardReader,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: collect the shard's segments, beyond a limit in a file, and read them."""
+    """In a task: collect the shard's segments in a spool, check that none is missing, and read them."""
     task = TaskContext.get()
     shard = task.partitionId() if task else 0
     with Spool(user_folder, memory_bytes=_SPOOLED_IN_MEMORY) as waiting:
@@ -138,7 +143,7 @@ def _source(spark: SparkSession, location: str, operator: int, version: int, sta
 
 
 def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOperator:
-    """The keyed operator that is meant."""
+    """Return the keyed operator with this id, or the only one."""
     operators = query_operators(spark, location)
     ours = {each.id: each for each in operators if each.is_keyed}
     others = [each for each in operators if not each.is_keyed]

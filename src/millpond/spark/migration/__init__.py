@@ -1,1 +1,1 @@
-"""State on its way from PySpark's own operators to Millpond's, and back."""
+"""Move state from PySpark's own operators to Millpond's, and back."""

@@ -1,11 +1,11 @@
-"""A savepoint becomes a DataFrame for the `initialState` of PySpark's own operator, so that a job can go back.
+"""Convert a savepoint to a DataFrame for the `initialState` of PySpark's own operator, so that a job can go back.
 
-PySpark gives a key's initial state to `handleInitialState` as rows. So everything of a key is in one row here: a column
-for each state, and one for the timers. Spark's tasks read the savepoint's files, and one shuffle brings the parts of a
-key together.
+PySpark gives a key's initial state to `handleInitialState` as rows. So each key has one row here, with a column for
+each state and one for the timers. Spark's tasks read the savepoint's files, and one shuffle brings the parts of a key
+together.
 
-PySpark begins the life of a value when it is written. So a value that has expired is left out here, and one that has
-not lives for its whole time again.
+In PySpark a value's time to live begins when it is written. So expired values are left out here, and the others get
+their whole time to live again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ def export_state(
     now_ms: int | None = None,
     seal: Seal | bytes | None = None,
 ) -> DataFrame:
-    """A savepoint as a DataFrame for PySpark's `initialState`, a row a key.
+    """Return a savepoint as a DataFrame for PySpark's `initialState`, one row for each key.
 
     The columns are the key's, then one for each state under its name, then `timers`:
 
@@ -53,14 +53,14 @@ def export_state(
     Args:
         spark: any session.
         location: the savepoint, of `savepoint`, `import_state` or a `ProcessorHarness`.
-        prefix: put before the names of the states and of `timers`, where a key column has one of these names.
-        now_ms: values that have expired by then are left out. None: those that have when the DataFrame is computed.
-        seal: the key that the savepoint is sealed with; None where it is not.
+        prefix: text before the names of the states and of `timers`. Use it if a key column has one of these names.
+        now_ms: values that have expired by this time are left out. None: the time when the DataFrame is computed.
+        seal: the key that the savepoint is sealed with; None if it is not sealed.
 
     Raises:
         OptionError: two columns would have the same name.
         DataError: a state holds Python objects, which have no columns.
-        CorruptionError: the savepoint is not as it was written. Files are read when the DataFrame is.
+        CorruptionError: the savepoint is damaged. Its files are read when the DataFrame is.
     """
     seal = Seal.of(seal)
     saved = Savepoint.open(location, seal=seal)
@@ -84,7 +84,7 @@ def export_state(
 
 def _check_names(saved: Savepoint, keys: Sequence[str], states: Sequence[str], prefix: str) -> None:
     names = [prefix + name for name in (*states, _TIMERS_COLUMN)]
-    # Spark's names have no case.
+    # Spark's column names are not case-sensitive.
     taken = [name.lower() for name in (*keys, *names)]
     twice = sorted({name for name in names if taken.count(name.lower()) > 1})
     if twice:
@@ -101,7 +101,7 @@ def _check_names(saved: Savepoint, keys: Sequence[str], states: Sequence[str], p
 
 
 def _part(spark: SparkSession, location: str, saved: Savepoint, state: StateDescriptor, seal: Seal | None) -> DataFrame:
-    """One state in the columns of Spark's state data source, lists whole. A task reads some of its files."""
+    """Read one state in the columns of Spark's state data source, with whole lists. Each task reads some files."""
     files = [file for file in saved.contents.files if file.state == state.name]
     shape = StateColumns(state, flat=False)
     key_schema = pa.ipc.read_schema(pa.py_buffer(saved.contents.key_schema))
@@ -116,7 +116,7 @@ def _read_files(
     shape: StateColumns,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """In a task."""
+    """In a task: read the files with these numbers."""
     saved = Savepoint.open(location, seal=seal)
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -124,7 +124,7 @@ def _read_files(
 
 
 def _content(state: StateDescriptor, now: Column) -> Column:
-    """What one row has of its key's state; null where that has expired."""
+    """Return the part of a key's state that is in one row; null if it has expired."""
     if state.name in TIMER_STATES:
         return F.col("expiration_timestamp_ms")
     if state.kind is StateKind.LIST:
@@ -141,7 +141,7 @@ def _content(state: StateDescriptor, now: Column) -> Column:
 
 
 def _of_key(state: StateDescriptor, content: Column) -> Column:
-    """What all rows of a key have of a state, together."""
+    """Combine the parts of a state from all rows of a key."""
     if state.name not in TIMER_STATES and state.kind is not StateKind.MAP:
         return F.first(content, ignorenulls=True)
     found = F.collect_list(content)

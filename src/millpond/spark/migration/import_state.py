@@ -1,10 +1,10 @@
-"""The state of a PySpark operator becomes a savepoint, with which the same job begins on Millpond.
+"""Convert the state of a PySpark operator to a savepoint, with which the same job can begin on Millpond.
 
-Spark's tasks read the state, spread it by key group, and write the savepoint's Parquet files. The driver sees
-only the list of files, and writes the manifest last. So neither side needs memory for the whole state.
+Spark's tasks read the state, partition it by shard, sort it by key group, and write the savepoint's Parquet files.
+The driver only sees the list of files, and writes the manifest last. So no process needs memory for the whole state.
 
-The files lie as a query with as many shards as the old query's partitions reads them: a shard reads its own. A
-query with another number of shards reads more files, and takes its own key groups from each.
+There is a set of files for each partition of the old query. In a query with as many shards, each shard reads only
+its own files. With another number of shards, each reads more files and takes its key groups from them.
 """
 
 import secrets
@@ -54,31 +54,32 @@ def import_state(
     time_mode: str | None = None,
     seal: Seal | bytes | None = None,
 ) -> Savepoint:
-    """Turn the state of a PySpark query into a savepoint, for `keyed(...)` of the same keys and states.
+    """Convert the state of a PySpark query to a savepoint, for `keyed(...)` with the same keys and states.
 
     The operator is one of PySpark's `transformWithState`, `transformWithStateInPandas` and `applyInPandasWithState`.
-    Values, lists, maps, times to live and timers are taken over. The state of `applyInPandasWithState` becomes a value
+    Values, lists, maps, times to live and timers are kept. The state of `applyInPandasWithState` becomes a value
     state, and its timeouts become timers. The old checkpoint is only read.
 
     Args:
         spark: a session that can read the query's state store.
-        checkpoint_location: the query's. Stop the query first, so that no later batch is missed.
+        checkpoint_location: the query's checkpoint location. Stop the query first, so that no later batch is missed.
         location: a path or URI of an empty folder that the driver and every executor can write to.
-        operator: the operator's id, where the query has several of these operators.
-        version: the batch after which the state is taken, the last committed one unless another is asked for.
+        operator: the operator's id, needed if the query has several of these operators.
+        version: the batch after which the state is taken. None: the last committed one.
         ttl_ms: the time to live in ms of each state that has one, as the processor declares it. Spark's checkpoint
-            does not tell it.
-        group_state: what the state of `applyInPandasWithState` is called from now on; `"state"` by default.
+            does not have it.
+        group_state: the new name of the state of `applyInPandasWithState`; `"state"` by default.
         time_mode: for `applyInPandasWithState` with timeouts, `"EventTime"` or `"ProcessingTime"`. Spark's checkpoint
-            does not tell it.
+            does not have it.
         seal: the key that the savepoint is sealed with, for a query with the same `StateConfig(seal=...)`.
 
     Raises:
         OptionError: there is no such checkpoint, operator or version, an argument is missing or does not belong to the
             operator, or the folder is not empty.
-        DataError: a key column is of a type that `keyed` does not take, or the state is in a form of old.
+        DataError: a key column has a type that `keyed` does not take, or the state is in Spark 2.3's format.
         CorruptionError: the checkpoint is incomplete.
-        UnavailableError: the state could not be read, or the savepoint not be written. What is there is no savepoint.
+        UnavailableError: the state could not be read, or the savepoint could not be written. The folder has no manifest
+            then, and cannot be used as a savepoint.
     """
     found = PySparkOperator.open(spark, checkpoint_location, operator, version)
     states = found.states(ttl_ms or {}, group_state, time_mode)
@@ -112,7 +113,7 @@ def import_state(
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the keys are spread: their columns, and the shards and key groups of the savepoint."""
+    """The key columns, and the numbers of shards and key groups of the savepoint."""
 
     keys: StructType
     shards: int
@@ -120,14 +121,14 @@ class _Layout:
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """What a task says of a file that it wrote; `alive_since_ms` is the newest time at which a life began."""
+    """A task's record of a file that it wrote. `alive_since_ms` is the latest start of a time to live in it."""
 
     file: SavepointFile
     alive_since_ms: int | None
 
 
 def _written(state: PySparkState, layout: _Layout, location: str, seal: Seal | None) -> list[_Written]:
-    """Write the files of one state, in a task a shard."""
+    """Write the files of one state, in one task for each shard."""
     cells = _cells(state, layout)
     columns = cells.columns
     shard = F.floor(F.col(_KEY_GROUP) * F.lit(layout.shards) / F.lit(layout.max_parallelism)).cast("int")
@@ -135,7 +136,7 @@ def _written(state: PySparkState, layout: _Layout, location: str, seal: Seal | N
     spread = cells.repartition(layout.shards, partition).sortWithinPartitions(_KEY_GROUP)
     schema = CellCodec(state.descriptor, arrow_schema(layout.keys)).schema
     schema = schema.remove(schema.get_field_index("deleted"))
-    # By position: names with dots are paths to Spark.
+    # Columns are named by position, since Spark reads names with dots as paths.
     renamed = spread.toDF(*(f"c{at}" for at in range(len(columns))))
     write = partial(_write_files, location, seal, state.descriptor, columns, schema)
     rows = renamed.mapInArrow(write, "written binary").collect()
@@ -144,7 +145,7 @@ def _written(state: PySparkState, layout: _Layout, location: str, seal: Seal | N
 
 
 def _cells(state: PySparkState, layout: _Layout) -> DataFrame:
-    """A row a cell, with the columns that a savepoint's files have."""
+    """Return one row for each cell, with the columns of a savepoint's files."""
     keys = {f"key.{field.name}": _key(field.name, field.dataType) for field in layout.keys}
     group = F.pmod(F.xxhash64(*keys.values()), F.lit(layout.max_parallelism)).cast("int")
     columns = {_KEY_GROUP: group, **keys}
@@ -167,12 +168,12 @@ def _cells(state: PySparkState, layout: _Layout) -> DataFrame:
 
 def _key(name: str, kind: object) -> Column:
     column = F.col("key").getField(name)
-    # Of the two zeros, the one that keyed() knows.
+    # Adding 0.0 turns -0.0 into 0.0, the only zero that keyed() uses as a key.
     return (column + F.lit(0.0)).cast(kind) if isinstance(kind, FloatType | DoubleType) else column
 
 
 def _value_fields(descriptor: StateDescriptor, value: Column) -> dict[str, Column]:
-    """The fields of one value, with the time at which its life began where it has a TTL."""
+    """Return the fields of one value, with the start of its time to live if it has one."""
     ttl = descriptor.ttl
     bare = value if ttl is None else value.getField("value")
     fields = {name: bare.getField(name) for name in descriptor.value_schema.names}
@@ -211,7 +212,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], columns: list[str], schema: pa.Sc
 
 
 def _newest_life(table: pa.Table) -> int | None:
-    """When the youngest of the values began to live; None where they have no TTL."""
+    """Return the latest start of a time to live among the values, in ms; None if they have no TTL."""
     lives = None
     if _ALIVE_SINCE in table.column_names:
         lives = table[_ALIVE_SINCE]
@@ -222,7 +223,7 @@ def _newest_life(table: pa.Table) -> int | None:
 
 
 def _check_ttl(found: PySparkOperator, state: StateDescriptor, written: list[_Written], location: str) -> None:
-    """Refuse a TTL that is shorter than the query's was: no life begins after the last batch."""
+    """Raise an error if the given TTL is shorter than the query's: a value's life would begin after the last batch."""
     lives = [each.alive_since_ms for each in written if each.alive_since_ms is not None]
     if state.ttl is not None and lives and max(lives) > found.timestamp_ms:
         shortest = state.ttl.duration_ms + max(lives) - found.timestamp_ms

@@ -1,12 +1,12 @@
-"""What the checkpoint of one of PySpark's own operators shows of its state, through Spark's state data source.
+"""Read the state of one of PySpark's own operators from its checkpoint, through Spark's state data source.
 
 Spark shows values, list elements, map entries, timers, and when a value expires. It does not show
 
-- how long a state's time to live is: only the moment at which each value expires;
+- the length of a state's time to live, only the moment at which each value expires;
 - whether the timeouts of `applyInPandasWithState` are in event time or in processing time.
 
-Who migrates such an operator says it. What cannot be read at all is refused: the states of Spark's other
-operators, and keys that Millpond cannot have.
+The caller must pass these. An error is raised for what cannot be migrated: the states of Spark's other
+operators, and keys of types that Millpond does not support.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _STATE_NAME = "state"
 
 
 class _BatchTimes(msgspec.Struct):
-    """What a query's offset log says of a batch."""
+    """A batch's entry in a query's offset log."""
 
     watermark_ms: int = msgspec.field(name="batchWatermarkMs")
     timestamp_ms: int = msgspec.field(name="batchTimestampMs")
@@ -48,9 +48,9 @@ class PySparkState:
     """One state of an operator.
 
     Attributes:
-        descriptor: what it is in Millpond.
-        rows: `key`, and then `value`, or `list_value`, or `user_map_key` and `user_map_value`, or
-            `expiration_timestamp_ms`, as Spark's state data source names them. Under a TTL, values are structs of
+        descriptor: its declaration in Millpond.
+        rows: its rows: `key`, and then `value`, or `list_value`, or `user_map_key` and `user_map_value`, or
+            `expiration_timestamp_ms`, as Spark's state data source names them. With a TTL, values are structs of
             `value` and `ttlExpirationMs`.
     """
 
@@ -65,7 +65,7 @@ class PySparkOperator:
     Attributes:
         spark: the session that reads.
         location: the query's checkpoint.
-        operator: what the query's metadata says of it.
+        operator: its entry in the query's metadata.
         version: the batch.
         watermark_ms: the watermark of that batch.
         timestamp_ms: the processing time of that batch.
@@ -95,12 +95,12 @@ class PySparkOperator:
     def states(
         self, ttl_ms: Mapping[str, int], group_state: str | None = None, time_mode: str | None = None
     ) -> list[PySparkState]:
-        """Every state of the operator, its timers last.
+        """Return every state of the operator, with its timers last.
 
         Args:
-            ttl_ms: the time to live of each state that has one, by the state's name.
-            group_state: for `applyInPandasWithState`, what its state is called from now on.
-            time_mode: for `applyInPandasWithState` with timeouts, the time they are in.
+            ttl_ms: the time to live in ms of each state that has one, by the state's name.
+            group_state: for `applyInPandasWithState`, the new name of its state.
+            time_mode: for `applyInPandasWithState` with timeouts, the time mode of the timeouts.
 
         Raises:
             OptionError: an argument is missing, or does not belong to this operator.
@@ -122,7 +122,7 @@ class PySparkOperator:
         return self._declared_states(ttl_ms)
 
     def key_schema(self, rows: DataFrame) -> StructType:
-        """The key columns of a state's rows. A DataError names one that cannot be a key of `keyed`."""
+        """Return the key columns of a state's rows. A DataError names one that cannot be a key of `keyed`."""
         keys = rows.select("key.*")
         return key_columns(keys, [quoted(name) for name in keys.columns]).schema
 
@@ -206,7 +206,7 @@ class PySparkOperator:
 
 
 def _is_state(variable: Mapping[str, str]) -> bool:
-    """Whether a variable is a user's state; the others are Spark's timers."""
+    """Whether a variable is a user's state. The others are Spark's timers."""
     return variable["stateVariableType"] in _KINDS and not variable["stateName"].startswith("$")
 
 
@@ -239,7 +239,7 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
 
 
 def _batch_times(spark: SparkSession, location: str, version: int) -> _BatchTimes:
-    """From the offset log: a line with the log's version, one of JSON with the batch's times, and the offsets."""
+    """Read the batch's times from the offset log: a version line, a line of JSON with the times, and the offsets."""
     log = f"{location.rstrip('/')}/offsets/{version}"
     try:
         lines = [row.value for row in spark.read.text(log).collect()]

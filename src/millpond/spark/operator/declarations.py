@@ -1,6 +1,6 @@
-"""What a processor declares in `init`, asked of it before anything runs.
+"""Find out what a processor declares in `init`, before the query runs.
 
-A state that cannot be declared is refused here; and who plans the operator knows its states, so that a
+A state that cannot be declared fails here, on the driver. The plan then knows the operator's states, so that a
 restart can compare them with those of the checkpoint before the first row.
 """
 
@@ -24,7 +24,7 @@ class Declarations:
     Attributes:
         ddl: the schemas that it gives as text, parsed.
         states: its states.
-        deleted: the names of those that it deletes after it declared them.
+        deleted: the names of states that it declares and then deletes.
     """
 
     ddl: Mapping[str, StructType]
@@ -35,9 +35,12 @@ class Declarations:
 def declarations(
     copy: Any, form: str, time_mode: str, parse: Callable[[str], StructType], application: str
 ) -> Declarations:
-    """Initialise a processor, a copy that is used for nothing else, over a shard that is thrown away, as PySpark does.
+    """Initialise a copy of a processor over a temporary shard, as PySpark does, and return what it declares.
 
-    `parse` reads a schema's DDL text. An OptionError or a DataError says what cannot be declared.
+    The copy must be used for nothing else. `parse` parses the DDL text of a schema.
+
+    Raises:
+        OptionError, DataError: a state cannot be declared.
     """
     parsed: dict[str, StructType] = {}
 

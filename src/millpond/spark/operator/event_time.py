@@ -1,9 +1,9 @@
-"""Event time across a keyed operator: which column brings the watermark in, and which takes it out.
+"""Event time across a keyed operator: which input column has the watermark, and which output column carries it on.
 
-Spark marks the column that has a watermark in the schema's metadata, with the delay, and every stateful
-operator looks for that mark in its input. Packed rows hide it; so what unpacks them marks the output's
-column anew, with the input's delay, and the operators that follow see what they would see after
-PySpark's own operator. The watermark itself is the query's and passes through.
+Spark marks the column with a watermark in the schema's metadata, with the delay. Every stateful operator
+looks for that mark in its input. Packed rows hide it. So the output's column gets a mark with the input's
+delay when the output is unpacked, and later operators see what they would see after PySpark's own operator.
+The watermark itself belongs to the query and passes through.
 """
 
 import re
@@ -19,9 +19,9 @@ _QUOTED = re.compile(r"`(.*)`")
 
 
 def event_time_position(df: DataFrame) -> int | None:
-    """Where the column is by which rows are late; None in a batch, where none are.
+    """Return the position of the column that decides which rows are late; None in a batch job, where none are.
 
-    It is a timestamp, or a window: a window is late when its end is.
+    The column is a timestamp or a window. A window is late when its end is.
 
     Raises:
         OptionError: a stream without a watermark, or with several.
@@ -43,11 +43,11 @@ def event_time_position(df: DataFrame) -> int | None:
 
 
 def marked_output(df: DataFrame, output: StructType, column: str) -> tuple[StructType, int]:
-    """The output's schema with the watermark's mark on a column, and where that is.
+    """Return the output's schema with the watermark's mark on a column, and that column's position.
 
     Raises:
         OptionError: the input has no watermark to hand on.
-        DataError: there is no such column, or it is no timestamp.
+        DataError: there is no such column, or it is not a timestamp.
     """
     delays = [field.metadata[_MARK] for field in df.schema if _is_marked(field)]
     if not delays or not df.isStreaming:
@@ -74,7 +74,7 @@ def marked_output(df: DataFrame, output: StructType, column: str) -> tuple[Struc
 
 
 def unmarked(output: StructType) -> StructType:
-    """The schema of columns that carry no watermark on.
+    """Return the schema without the watermark's mark.
 
     >>> from pyspark.sql.types import StringType
     >>> unmarked(StructType([StructField("name", StringType(), True, {_MARK: 0, "comment": "mine"})]))[0].metadata

@@ -1,8 +1,8 @@
-"""The initial state of a keyed operator: rows for `handleInitialState`, which Spark hands out in the first batch.
+"""The initial state of a keyed operator: rows for `handleInitialState` in the first batch.
 
-It is given as in PySpark, `initial.groupBy("user")`, packed like the stream's rows, and goes through
-Spark's own operator: so it comes in the first batch of a new checkpoint alone, and again if that batch
-runs again.
+It is given as in PySpark, `initial.groupBy("user")`. It is packed like the stream's rows and passes through
+Spark's own operator. So it comes only in the first batch of a new checkpoint, and again if that batch runs
+again.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from millpond.spark.spec.operator import InitialRows
 
 
 def initial_columns(initial: GroupedData, keys: StructType) -> KeyColumns:
-    """The initial state's DataFrame with its key columns, which must be of the operator's types, in its order.
+    """Return the initial state's DataFrame with its key columns. They must have the operator's types, in its order.
 
     Raises:
         OptionError: it is not a grouped batch DataFrame.
@@ -42,12 +42,12 @@ def initial_columns(initial: GroupedData, keys: StructType) -> KeyColumns:
 
 
 def initial_rows(initial: GroupedData, columns: KeyColumns) -> InitialRows:
-    """How the rows of an initial state look."""
+    """Return the layout of an initial state's rows."""
     return InitialRows(columns.positions, tuple(initial._df.columns))  # noqa: SLF001 - no public way leads there
 
 
 def _grouping_names(initial: GroupedData) -> list[str]:
-    """What it is grouped by, as any aggregation tells."""
+    """Return the names of the grouping columns, which begin the columns of any aggregation."""
     names: list[str] = initial.agg(F.count(F.lit(1))).columns[:-1]
     return names
 

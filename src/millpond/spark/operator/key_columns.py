@@ -1,8 +1,8 @@
-"""The key columns of a keyed operator: found by Spark's own rules, and checked to be something one can key by.
+"""The key columns of a keyed operator: found by Spark's own rules, and checked to be usable as keys.
 
-A key is named as in `df.groupBy(...)`: letter case, backticks and parts of a struct are Spark's business,
-so Spark is asked. A key that is a column of its own stays the one column it is; any other (a part of a
-struct, an expression) is computed once and travels behind the user's columns, which never see it.
+A key is named as in `df.groupBy(...)`. Spark itself resolves the name, since letter case, backticks and parts
+of a struct follow its rules. A key that is a column is used where it is. Any other key (a part of a struct,
+an expression) is computed once into a column behind the user's columns, which user code does not see.
 """
 
 import re
@@ -65,8 +65,8 @@ class KeyColumns:
 
     Attributes:
         data: the DataFrame; its last columns may be computed keys.
-        positions: where the keys are.
-        schema: of the keys, named as Spark names them.
+        positions: the positions of the keys.
+        schema: the schema of the keys, named as Spark names them.
     """
 
     data: DataFrame
@@ -75,7 +75,11 @@ class KeyColumns:
 
 
 def key_columns(df: DataFrame, keys: Sequence[str | Column]) -> KeyColumns:
-    """Find the keys in a DataFrame. A DataError says which is not there, not clear, or cannot be a key."""
+    """Find the keys in a DataFrame.
+
+    Raises:
+        DataError: a key is missing, is ambiguous, or has a type that cannot be a key.
+    """
     data, positions, fields = df, [], []
     for key in keys:
         field = _resolved(df, key)
@@ -89,7 +93,7 @@ def key_columns(df: DataFrame, keys: Sequence[str | Column]) -> KeyColumns:
 
 
 def quoted(name: str) -> str:
-    """A column's name so that Spark reads it as one name, whatever is in it.
+    """Quote a column's name, so that Spark reads it as one name with any characters in it.
 
     >>> quoted("a.b")
     '`a.b`'
@@ -125,18 +129,18 @@ def _is_collated(kind: DataType) -> bool:
 
 
 def _own_column(df: DataFrame, key: str | Column) -> int | None:
-    """Where the column is that a plain name means; None for anything that is more than a name."""
+    """Return the position of the column that a plain name means; None for a key that is more than a name."""
     if isinstance(key, Column) or not _PLAIN_NAME.fullmatch(key):
         return None
     name = key[1:-1].replace("``", "`") if key.startswith("`") else key
     columns: list[str] = df.columns
     if name in columns:
         return columns.index(name)
-    # Where Spark found a column, it found it once: so it is clear up to letter case.
+    # Spark resolved the name, so at most one column has it in any letter case.
     for at, column in enumerate(columns):
         if column.lower() == name.lower():
             return at
-    # What Spark found is one of its functions that go by a bare name, such as `user` or `current_date`.
+    # Spark resolved the name to a function without parentheses, such as `user` or `current_date`.
     raise _unclear(df, key)
 
 

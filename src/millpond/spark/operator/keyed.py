@@ -1,11 +1,11 @@
 """`keyed(df, "key")`: PySpark's stateful API over warm state.
 
-What a user wrote for `df.groupBy("key").transformWithState(...)` runs unchanged after
-`keyed(df, "key").transformWithState(...)`. Planned here, on the driver: the data is packed by shard,
-goes through Spark's own stateful operator as a few blobs, and is unpacked again.
+A processor written for `df.groupBy("key").transformWithState(...)` runs unchanged with
+`keyed(df, "key").transformWithState(...)`. This module plans the operator on the driver: the data is packed
+by shard, passes through Spark's own stateful operator as a few blobs, and is unpacked again.
 
-Delivery: exactly once into the state, at least once into the sink, as Spark's own. Freshness: the
-micro-batch. Recovery: Spark's checkpoint; nothing else is written anywhere.
+Delivery: exactly once into the state, at least once into the sink, like Spark's own. Freshness: the
+micro-batch. Recovery: Spark's checkpoint; nothing is written elsewhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -63,12 +63,13 @@ class KeyedData:
         return self.metrics().late_rows
 
     def metrics(self, query: StreamingQuery | None = None) -> KeyedMetrics:
-        """What the operators made from this have done so far; of several, the sum. Batches that ran again count again.
+        """Return the metrics so far of the operators made from this, summed. Batches that ran again count again.
 
         Args:
-            query: under Spark Connect, the query that runs a stream: its progress is all that a client hears of, and
-                covers the newest batches (100, unless `spark.sql.streaming.numRecentProgressUpdates` says otherwise).
-                A batch DataFrame there has what its last run did. Elsewhere the sum needs no query.
+            query: needed for a stream under Spark Connect: the query that runs it. A client only sees the progress of
+                the newest batches, 100 unless `spark.sql.streaming.numRecentProgressUpdates` says otherwise. For a
+                batch DataFrame under Spark Connect the metrics are those of its last run. Without Spark Connect the
+                query is not needed.
 
         Raises:
             OptionError: the session is one of Spark Connect, this is a stream, and no query is given.
@@ -77,7 +78,7 @@ class KeyedData:
         return sum(totals, KeyedMetrics())
 
     def _counted(self, processor: Any) -> "Accumulator[KeyedMetrics]":
-        """Where one more operator's metrics are added up."""
+        """Make the accumulator for one more operator's metrics, and register the operator with the driver."""
         context = self._df.sparkSession.sparkContext
         counted = context.accumulator(KeyedMetrics(), MetricsParam())
         self._metrics.append(counted)
@@ -85,7 +86,7 @@ class KeyedData:
         return counted
 
     def _observe(self, operated: DataFrame, operator: str) -> DataFrame:
-        """Have Spark report one more operator's metrics with the query's progress."""
+        """Observe one more operator, so that Spark reports its metrics with the query's progress."""
         self._observed.append(ObservedMetrics(operator))
         return self._observed[-1].on(operated)
 
@@ -103,30 +104,30 @@ class KeyedData:
         state: StateConfig | None = None,
         savepoint: str | None = None,
     ) -> DataFrame:
-        """Run a PySpark `StatefulProcessor` over rows, key by key; PySpark's parameters, and three more.
+        """Run a PySpark `StatefulProcessor` over rows, key by key. The first six parameters are PySpark's.
 
         Args:
             statefulProcessor: as written for PySpark's `transformWithState`.
-            outputStructType: what it yields, a StructType or DDL text.
+            outputStructType: the schema of what it yields, a StructType or DDL text.
             outputMode: "Append" or "Update".
             timeMode: "None", "EventTime" or "ProcessingTime".
-            initialState: a grouped batch DataFrame, as in `initial.groupBy("user")`: its rows go to
+            initialState: a grouped batch DataFrame, as in `initial.groupBy("user")`. Its rows go to
                 `handleInitialState` in the first batch, each key's before that key's rows.
             eventTimeColumnName: the timestamp column of the output that carries the watermark on, to a
                 stateful operator that follows.
-            late: "drop" or "keep": what becomes of rows later than the watermark in event time. They are
-                dropped by Spark's own rule: by the watermark of the batch before.
-            on_error: "fail" or "dead-letter": what becomes of a key's call of the processor that fails. It fails the
-                batch; or its changes, timers and output are undone, and its rows go into a further column of the
-                output, `dead_letter`, with the reason. See `split_dead_letters`.
+            late: "drop" or "keep": what to do in event time with rows that are later than the watermark. Rows are
+                late by Spark's own rule, which uses the watermark of the previous batch.
+            on_error: what to do when a call of the processor for a key fails. "fail" fails the batch. "dead-letter"
+                undoes the call's changes, timers and output, and puts its rows and the reason into an extra column
+                of the output, `dead_letter`. See `split_dead_letters`.
             state: where the live state is held.
-            savepoint: a path or URI that every executor can read. A new query begins with the state in it, whatever
-                the number of shards; one that has a checkpoint goes on from that, and does not look at it.
+            savepoint: a path or URI that every executor can read. A new query begins with the state in it, with any
+                number of shards. A query that has a checkpoint goes on from that and ignores the savepoint.
 
         Raises:
             OptionError: an argument is not one of those above, or the session lacks what state needs.
-            DataError: a column is missing, or of a type that cannot be what it is wanted for.
-            CorruptionError: the savepoint is not as it was written; the file is named.
+            DataError: a column is missing, or has a type that cannot serve its purpose.
+            CorruptionError: the savepoint is damaged; the file is named.
         """
         return self._operated(
             OperatorRequest(
@@ -158,7 +159,7 @@ class KeyedData:
         state: StateConfig | None = None,
         savepoint: str | None = None,
     ) -> DataFrame:
-        """`transformWithState` whose processor gets and yields pandas DataFrames, as PySpark's of that name."""
+        """Run `transformWithState` with pandas DataFrames in and out, like PySpark's method of that name."""
         return self._operated(
             OperatorRequest(
                 form="pandas",
@@ -188,9 +189,9 @@ class KeyedData:
         state: StateConfig | None = None,
         savepoint: str | None = None,
     ) -> DataFrame:
-        """`transformWithState` for vectorised code: one call a shard and batch, over Arrow tables.
+        """Run `transformWithState` for vectorised code: one call for each shard and batch, over Arrow tables.
 
-        PySpark has no such form. State is the same as that of the other forms. Where the processor has a `combine`,
+        PySpark has no such form. State is the same as that of the other forms. If the processor has a `combine`,
         rows are combined before the shuffle.
         """
         return self._operated(
@@ -209,9 +210,10 @@ class KeyedData:
         )
 
     def packed_output(self, asked: OperatorRequest) -> DataFrame:
-        """Run an operator, and leave its output packed: a column of blobs, which `shuffle.pack.unpack` reads.
+        """Run an operator and leave its output packed: a column of blobs, which `shuffle.pack.unpack` reads.
 
-        For Millpond's own functions over Arrow: one that unpacks the rows itself spares a Python worker in each task.
+        This is for Millpond's own functions over Arrow. One that unpacks the rows itself saves a Python worker in each
+        task.
         """
         return self._packed_output(asked)[0]
 
@@ -220,7 +222,7 @@ class KeyedData:
         return packed.mapInArrow(_unpack, output)
 
     def _packed_output(self, asked: OperatorRequest) -> tuple[DataFrame, StructType]:
-        """Give the operator's output, packed, and the schema of its rows."""
+        """Return the operator's output, packed, and the schema of its rows."""
         require_state_packages()
         check_session(self._df.sparkSession, streaming=self._df.isStreaming)
         start_state_stores(self._df.sparkSession)
@@ -302,7 +304,7 @@ def _packed(keys: KeyColumns, *, initial: bool = False, combining: Combining | N
             batches = combining.batches(batches)
         return pack(batches, packed_schema, initial=initial)
 
-    # By position: a name may come twice.
+    # Columns are named by position, since a name may come twice.
     names = [f"c{at}" for at in range(len(keys.data.columns))]
     hashed = keys.data.toDF(*names).withColumn(_HASH, F.xxhash64(*(names[at] for at in keys.positions)))
     return hashed.mapInArrow(pack_batches, PACKED_SCHEMA)
@@ -314,7 +316,7 @@ def _unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _declarations(asked: OperatorRequest) -> Declarations:
-    """What the processor's init declares. The schemas that it gives as text only the driver can have Spark parse."""
+    """Return what the processor's init declares. Only the driver can have Spark parse a schema given as text."""
 
     def parse(ddl: str) -> StructType:
         kind: DataType = _parse_datatype_string(ddl)
@@ -343,7 +345,7 @@ def _pandas_settings(df: DataFrame) -> PandasSettings:
 
 
 def _bytes(size: str) -> int:
-    """A size as Spark writes it: its units may lack their b, as in 64m.
+    """Parse a size as Spark writes it. Its units may lack their b, as in 64m.
 
     >>> _bytes("64m"), _bytes("67108864b"), _bytes("100")
     (67108864, 67108864, 100)

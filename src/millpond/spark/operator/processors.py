@@ -1,4 +1,4 @@
-"""What can be run as a processor, and what is refused by name: a class in place of an instance, or another class."""
+"""Check that an object can run as a processor. The error names a class given for an instance, or the wrong class."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ _MEND_HARNESS = f"{_MEND} An operator of millpond.state runs in Harness."
 
 
 def check_processor(form: str, processor: Any, taker: str = "") -> None:
-    """Refuse what is no processor of this form: "rows", "pandas" or "arrow".
+    """Raise an error unless `processor` is a processor of this form: "rows", "pandas" or "arrow".
 
-    `taker` is who was asked, unless that is the form's method of `keyed`.
+    `taker` is the name of the class or method that takes it; empty for the form's method of `keyed`.
 
     Raises:
-        OptionError: who was asked, what it takes and what it got.
+        OptionError: it is not; the message says what the taker expects and what it got.
     """
     taken = ArrowStatefulProcessor if form == "arrow" else StatefulProcessor
     if isinstance(processor, taken):

@@ -1,4 +1,4 @@
-"""What a caller of `keyed` asks for: the arguments of its methods as one value, checked as far as they can be alone."""
+"""The arguments of the methods of `keyed` as one value. Checks that need no Spark session are made here."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,13 @@ from millpond.spark.spec.operator import StateConfig
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRequest:
-    """One operator, as it is asked for. `KeyedData.transformWithState` explains the arguments.
+    """One operator, as a caller asks for it. `KeyedData.transformWithState` explains the arguments.
 
     Attributes:
-        form: in which user code gets rows: "rows", "pandas" or "arrow".
+        form: how user code gets rows: "rows", "pandas" or "arrow".
 
     Raises:
-        OptionError: an argument is none of those that are known, or two do not go together.
+        OptionError: an argument has an unknown value, or two arguments exclude each other.
     """
 
     form: str
@@ -61,7 +61,7 @@ class OperatorRequest:
         return self.time_mode.lower() == "eventtime"
 
     def output_schema(self) -> StructType:
-        """The schema of what the processor yields. Spark must run, to parse DDL text."""
+        """Return the schema of what the processor yields. DDL text needs a running Spark to parse it."""
         schema = _parse_datatype_string(self.output) if isinstance(self.output, str) else self.output
         if not isinstance(schema, StructType):
             raise OptionError(f"outputStructType must be a StructType or its DDL text, got {self.output!r}.")
@@ -69,6 +69,6 @@ class OperatorRequest:
 
 
 def check_choice(option: str, value: Any, known: tuple[str, ...]) -> None:
-    """Refuse a word that is none of the known ones, in any case."""
+    """Raise an OptionError unless the value is one of the known ones, in any letter case."""
     if str(value).lower() not in [choice.lower() for choice in known]:
         raise OptionError(f"{option}={value!r}: expected one of {', '.join(map(repr, known))}.")

@@ -1,12 +1,16 @@
 """The operator as Spark sees it: a PySpark `StatefulProcessor` keyed by shard.
 
-It runs in Spark's Python worker and holds nothing from batch to batch. Spark's state store keeps,
-per shard, a *manifest* and *segments* of a schema that never depends on the user's; each batch reads the
-manifest, has the batch run where the live state is (a state host, or right here), puts what changed and
-the new manifest into the store, and only then gives out the output. Spark commits, aborts, versions and
-cleans all of it with the task.
+It runs in Spark's Python worker and keeps nothing from batch to batch. For each shard, Spark's state store
+holds a *manifest* and *segments*, in a schema that never depends on the user's. A batch takes four steps:
 
-Delivery: exactly once into the state, as Spark's own stateful operators. Freshness: the batch's
+1. read the manifest,
+2. run the batch where the live state is: in a state host, or in this worker,
+3. put the changes and the new manifest into the store,
+4. only then yield the output.
+
+Spark commits, aborts, versions and cleans up all of it with the task.
+
+Delivery: exactly once into the state, like Spark's own stateful operators. Freshness: the batch's
 rows. Recovery: from manifest and segments, by Spark's retry or restart.
 """
 
@@ -54,11 +58,11 @@ from millpond.state.checkpoint.format.seal import Seal
 from millpond.state.checkpoint.restoring import in_order
 
 OLDEST = "oldest"
-"""The earliest event time in a blob of output: by it Spark refuses rows older than the watermark."""
+"""The output column with a blob's earliest event time. By it Spark refuses rows older than the watermark."""
 
 
 def packed_output_schema(*, timed: bool, observed: bool) -> str:
-    """What the operator gives Spark: blobs, with their oldest event time where that matters, and rows of metrics."""
+    """Return the schema of the operator's output: blobs, and if asked for, their oldest event time and metrics."""
     return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
 
 
@@ -73,9 +77,9 @@ _RESET_HINT = (
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     """Runs a keyed operator's batches, shard by shard.
 
-    Spark calls a shard with its rows, and then once for each of the shard's own timers that expired.
-    Rows and due user timers are worked off in the first call, which then sets the shard's timer
-    anew; so the second kind of call reaches only shards without rows.
+    Spark calls a shard with its rows, and then once for each of the shard's own Spark timers that expired.
+    The first call processes the rows and the user's due timers, and sets the shard's Spark timer anew. So the
+    second kind of call only reaches shards without rows.
     """
 
     def __init__(self, spec: OperatorSpec) -> None:
@@ -85,7 +89,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._waiting: dict[int, list[bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travels with the processor as bytes, which only who runs it opens: broadcasts in it are met there.
+        """Replace the spec's processor with bytes, which only the process that runs it unpickles.
 
         It is pickled here, while Spark pickles the function that carries it, so that Spark sees its broadcasts.
         """
@@ -93,7 +97,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare manifest and segments."""
+        """Declare the states of manifest and segments."""
         self._handle = handle
         self._stored_manifest = handle.getValueState("head", "head binary")
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
@@ -103,30 +107,30 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             leave_modules_out()
 
     def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
-        """Have Spark refuse a checkpoint in which PySpark's own operator keeps states of the same names.
+        """Declare the user's states, so that Spark refuses a checkpoint of PySpark's own operator.
 
-        Spark compares, state by state, what its planner is told here with what a checkpoint says; a state that it
-        does not know is new to it. So without this a query that moved from PySpark's own operator, and kept its
-        checkpoint, would go on from its offsets with no state at all. No task ever makes these states.
+        On the driver Spark compares the declared states with those of the checkpoint, by name. It accepts names that
+        the checkpoint does not have. Without this, a query that moved here from PySpark's own operator and kept its
+        checkpoint would go on from its offsets without any state. No task ever makes these states.
         """
         for state in self._spec.states:
             if state.name not in _OWN_STATES:
                 handle.getValueState(state.name, "head binary")
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
-        """Keep a blob of initial state until the shard's batch runs, which is in this batch in any case."""
+        """Keep a blob of initial state until the shard runs, later in this batch."""
         if not self._initial:
-            # For a shard without rows: its timers, if they are due already, fire in this batch.
+            # A shard without rows must run too, so that timers that are already due fire in this batch.
             self._come_back(timerValues)
         self._initial.append(bytes(initialState[1]))
         self._initial_of = key, timerValues
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
-        """Run one batch of one shard and give out its output as packed blobs.
+        """Run one batch of one shard and yield its output as packed blobs.
 
-        Where there is an initial state, PySpark cuts a shard's rows into pieces of `maxRecordsPerBatch` and calls once
-        for each. They are one batch all the same: late rows are told by the batch before, and timers fire after the
-        last row. So the batch waits until Spark has come to its timers.
+        With an initial state, PySpark cuts a shard's rows into pieces of `maxRecordsPerBatch` and calls this once for
+        each. They are still one batch: late rows are judged by the watermark of the previous batch, and timers fire
+        after the last row. So the pieces wait until Spark calls the shard's timer, which it does last.
         """
         blobs = (bytes(row[1]) for row in rows)
         if self._spec.initial is None or self._spec.time_mode == "none":
@@ -143,11 +147,11 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         timerValues: TimerValues,
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
     ) -> Iterator[Row]:
-        """Run a batch without rows, since time has passed; or one whose rows have waited for it."""
+        """Run a batch without rows because time has passed, or a batch whose rows waited for this call."""
         return self._run(key[0], iter(self._waiting.pop(key[0], ())), timerValues)
 
     def _come_back(self, timer_values: TimerValues) -> None:
-        """Have Spark call the shard once more in this batch, after all rows."""
+        """Set a timer, so that Spark calls the shard once more in this batch, after all rows."""
         if self._spec.time_mode == "none":
             return
         for timer in list(self._handle.listTimers()):
@@ -159,10 +163,10 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._handle.registerTimer(now_ms)
 
     def close(self) -> None:
-        """Take in the initial state of a shard without rows and timers: such a batch has no output."""
+        """Process the initial state of a shard that has no rows and no timers. Such a batch has no output."""
         if self._initial:
             key, timer_values = self._initial_of
-            # PySpark has no current key any more by now.
+            # PySpark has cleared its current key before it calls close.
             self._handle._statefulProcessorApiClient.set_implicit_key(key)  # noqa: SLF001
             output = [row for row in self._run(key[0], iter(()), timer_values) if row.blob is not None]
             assert not output, "only rows and due timers make output"  # noqa: S101
@@ -222,10 +226,10 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         return Row(blob=None, **oldest, **{METRICS: metrics_row(metrics)})
 
     def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
-        """Have Spark call this shard when time passes, even if no rows come for it.
+        """Set a timer, so that Spark calls this shard when time passes, even if no rows come for it.
 
-        In event time every advance of the watermark matters: it is what the next batch's late rows are
-        judged by. In processing time only the user's next timer does.
+        In event time every advance of the watermark matters, since the next batch's late rows are judged by
+        it. In processing time only the user's next timer matters.
         """
         if self._spec.time_mode == "none":
             return
@@ -239,7 +243,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def _manifest(self, shard: int, layout: Layout, durable: ShardStore) -> Manifest:
         name, manifest = durable.name, durable.manifest()
         if manifest is None:
-            # Spark itself refuses a version whose files are gone; so a shard without both has never had a row.
+            # Spark itself refuses a version whose files are gone. So a shard without manifest and segments is new.
             if not durable.is_whole():
                 raise CorruptionError("its manifest is missing, and its segments are there.")
             spec = self._spec
@@ -265,7 +269,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
 
 class _Blobs:
-    """Blobs, and whether anybody has begun to read them."""
+    """An iterator of blobs that records whether reading has begun."""
 
     def __init__(self, blobs: Iterator[bytes]) -> None:
         self._blobs = blobs
@@ -280,7 +284,7 @@ class _Blobs:
 
 
 class _Task:
-    """What the running task says of itself."""
+    """The ids of the running task, and the token of the version that it will commit."""
 
     def __init__(self, application: str) -> None:
         task = TaskContext.get()
@@ -292,7 +296,7 @@ class _Task:
 
 
 _Ran = tuple[BatchDone, Iterator[bytes]]
-"""A batch whose version is in Spark's store, and its output, which is left to be given out."""
+"""The record of a batch whose version is in Spark's store, and its output, still to be yielded."""
 
 
 @contextmanager
@@ -320,7 +324,7 @@ def _run_in_host(
         )
         connection.send(opened, pickled_spec)
         if restore_wanted(connection):
-            # One after the other, in the order in which the host loads them as they come.
+            # The host loads segments as they come, so they are sent one by one in its loading order.
             for ref in in_order(manifest):
                 connection.send(Segment(ref.id), durable.segment(ref))
             connection.send(End())
@@ -336,7 +340,7 @@ def _run_in_host(
 
 
 _INLINE: Slot[HeldShard] = Slot(monotonic)
-"""The shard held by this worker. A worker is no home: the next batch may well be another shard's, and restore."""
+"""The shard held by this worker. The worker's next batch may be of another shard, which is then restored."""
 
 
 @contextmanager
@@ -349,7 +353,7 @@ def _run_inline(
     blobs: Iterator[bytes],
     time: BatchTime,
 ) -> Iterator[_Ran]:
-    # The processor is new in every batch, as in PySpark, although this worker has only one of it.
+    # Unpickle the processor, so that each batch has a new one, as in PySpark.
     spec = cloudpickle.loads(pickled_spec)
     held = standing_at(_INLINE, spec, manifest, time, lambda: durable.segments_of(manifest))
     layout = Layout(manifest.shards, manifest.max_parallelism)
@@ -370,7 +374,7 @@ def _run_inline(
 
 
 def _stored(durable: ShardStore, done: BatchDone, commit: Commit, shuffle_seconds: float) -> BatchDone:
-    """Put a batch's version into Spark's store, and complete what the batch counted by the worker's own seconds."""
+    """Put a batch's version into Spark's store, and add the worker's own times to the metrics."""
     began = perf_counter()
     durable.put(commit)
     seconds = perf_counter() - began
@@ -380,7 +384,7 @@ def _stored(durable: ShardStore, done: BatchDone, commit: Commit, shuffle_second
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A batch makes many objects and no cycles; looking for cycles among them would cost more than making them."""
+    """Turn the cycle collector off. A batch makes many objects and no cycles; a search would cost more than they do."""
     enabled = gc.isenabled()
     gc.disable()
     try:

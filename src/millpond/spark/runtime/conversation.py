@@ -1,8 +1,14 @@
 """The host's side of one batch of one shard, from `Open` to the last `End`.
 
-Used by the host process over a socket. The order is fixed: take the shard, stand at the manifest (or
-restore), take all rows, run, commit in memory, hand over manifest and segments, then the output. An
-error on the way rolls the shard back and goes to the worker with the user's own traceback.
+The host process runs this over a socket. The order is fixed:
+
+1. lease the shard,
+2. bring it to the worker's manifest, by a restore if need be,
+3. receive all rows,
+4. run the batch and commit it in memory,
+5. send manifest and segments, then the output.
+
+An error on the way rolls the shard back. The worker gets it with the traceback of user code.
 """
 
 from collections.abc import Iterator
@@ -39,13 +45,13 @@ from millpond.spark.spec.operator import BatchTime, OperatorSpec
 from millpond.state.checkpoint import Commit, Manifest
 
 _LOOKUPS = "millpond.spark.lookup.hosted"
-"""Loaded by the first lookup, and by its name: lookups are joined by keyed operators, whose batches run here."""
+"""Imported by name at the first lookup. A plain import would be a cycle: lookup joins use keyed operators."""
 
 M = TypeVar("M", bound=Segment | Blob)
 
 
 def converse(connection: Connection, slots: Slots[HeldShard], owners: Owners) -> None:
-    """Serve one batch, then prepare bases while the shard is idle; or serve a partition's lookups."""
+    """Serve one batch, then prepare bases while the shard is idle. Or serve the lookups of one partition."""
     message, payload = connection.receive()
     if isinstance(message, OpenLookups):
         owners.add(message.parent)
@@ -85,7 +91,7 @@ def _serve(
         with slot.held(attempt, connection.stop_receiving) as lease:
             time = BatchTime(opened.processing_ms, opened.watermark_ms)
             held = _standing_at(connection, slot, spec, manifest, time)
-            # All of them first: a worker that is still sending would not hear what is wrong with one.
+            # Receive all blobs before reading one: a worker that is still sending does not receive an error.
             for _, blob in _frames(connection, Blob):
                 received.add(blob)
             layout = Layout(manifest.shards, manifest.max_parallelism)
@@ -110,20 +116,20 @@ def _standing_at(
         held = standing_at(slot, spec, manifest, time, asked_for)
     finally:
         for segments in arriving:
-            # A worker that is still sending would not hear what is wrong with one.
+            # Receive the rest after a failure too: a worker that is still sending does not receive an error.
             segments.pass_over()
     connection.send(Ready())
     return held
 
 
 class _ArrivingSegments:
-    """The segments of a manifest as the worker sends them, in the order of loading: one is held at a time."""
+    """A manifest's segments as the worker sends them, in loading order. One is in memory at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._frames = _frames(connection, Segment)
 
     def get(self, segment_id: int, /) -> bytes | None:
-        """The next segment, which must be the one that is asked for; None where no more come."""
+        """Return the next segment, which must have this id; None after the last."""
         for segment, payload in self._frames:
             if segment.id != segment_id:
                 raise UnavailableError(
@@ -133,7 +139,7 @@ class _ArrivingSegments:
         return None
 
     def pass_over(self) -> None:
-        """Receive what is left, and let go of it."""
+        """Receive and discard the remaining segments."""
         for _ in self._frames:
             continue
 
@@ -154,7 +160,7 @@ def _prepare_bases(slot: Slot[HeldShard], attempt: Attempt) -> bool:
 
 
 def _failure(error: BaseException) -> Failed:
-    """What the worker raises: the error of user code itself, or what a host's lack of memory means."""
+    """Return the error for the worker to raise: that of user code, or an explanation of a MemoryError."""
     if isinstance(error, MemoryError):
         shown = out_of_memory(error)
         shown.__cause__ = error

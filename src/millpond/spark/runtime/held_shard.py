@@ -1,7 +1,7 @@
-"""A shard held in memory by a process on Spark: brought to a manifest, run for a batch, committed, taken back.
+"""A shard in the memory of a Spark process: it begins at a manifest, runs a batch, commits, or reverts.
 
-The same in a state host and in a worker with `host="inline"`. What is held is a cache of the segments in
-Spark's state store: whatever cannot go on as it is, is closed and restored from them.
+State hosts use it, and so do workers with `host="inline"`. The memory is a cache of the segments in
+Spark's state store. A shard that cannot continue from memory is closed and restored from them.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ from millpond.state.wrappers.undo import UndoableBackend
 
 
 class HeldShard:
-    """A shard, and what its backend was opened with. Not thread-safe: it belongs to whoever holds its slot.
+    """A shard, and the options that its backend was opened with. Not thread-safe: only the holder of its slot uses it.
 
     Args:
-        spec: of the operator.
-        manifest: where it stands.
-        segments: the manifest's. They are asked for one by one, in the order of `in_order`.
-        batch_time: by which the TTL of what is restored is judged.
+        spec: the operator.
+        manifest: the version to restore.
+        segments: the manifest's segments. They are read one by one, in the order of `in_order`.
+        batch_time: the time that decides which restored values have expired.
 
     Raises:
         CorruptionError: a segment is missing or damaged.
@@ -61,9 +61,9 @@ class HeldShard:
         self._temperatures = _Temperatures(self.shard)
 
     def begins_at(self, spec: OperatorSpec, manifest: Manifest) -> bool:
-        """Whether the shard stands at the manifest, if need be by undoing a version; False: it has to be restored.
+        """Bring the shard to the manifest, if need be by undoing one version. False: it must be restored.
 
-        A query that was restarted with other options or declarations gets the backend that it asks for.
+        It is also False after a restart with other options or declarations, which need another backend.
         """
         if self._opened_with != _opening(spec):
             return False
@@ -82,7 +82,7 @@ class HeldShard:
         output: Spool,
         token: str,
     ) -> tuple[BatchDone, Commit]:
-        """Run a batch and commit it in memory; what user code yields goes to `output`."""
+        """Run a batch and commit it in memory. What user code yields goes to `output`."""
         marks = [time.perf_counter()]
         done = ShardRun(spec, self.shard, batch_time, lease).run(tables, output)
         marks.append(time.perf_counter())
@@ -106,7 +106,7 @@ class HeldShard:
         return msgspec.structs.replace(done, metrics=metrics, dropped=commit.dropped), commit
 
     def revert(self, error: BaseException) -> bool:
-        """Undo what a failed batch changed. False: the backend is damaged, or cannot; it is to be closed."""
+        """Undo what a failed batch changed. False: the backend is damaged or cannot undo it, and must be closed."""
         if not isinstance(error, CorruptionError):
             with contextlib.suppress(CorruptionError, UnavailableError, MemoryError):
                 self.shard.rollback()
@@ -125,7 +125,7 @@ def standing_at(
     batch_time: BatchTime,
     segments: Callable[[], SegmentSource],
 ) -> HeldShard:
-    """The slot's shard at the manifest. It is restored from its segments where what is in memory is of no use."""
+    """Return the slot's shard at the manifest, restored from its segments if the one in memory cannot be used."""
     if slot.shard is None or not slot.shard.begins_at(spec, manifest):
         slot.drop()
         slot.shard = HeldShard(spec, manifest, segments(), batch_time)
@@ -134,7 +134,7 @@ def standing_at(
 
 @contextlib.contextmanager
 def reverting(slot: Slot[HeldShard]) -> Iterator[None]:
-    """Where a batch fails in here, the slot's shard is as before it, or dropped."""
+    """Undo a batch that fails inside this context. A shard that cannot undo it is dropped from the slot."""
     try:
         yield
     except BaseException as error:
@@ -148,7 +148,7 @@ def _opening(spec: OperatorSpec) -> tuple[StateOptions, str, bool]:
 
 
 class _Temperatures:
-    """Where a heap that spills has its key groups. To know it, all of them are counted: so at most once a second."""
+    """Where a heap that spills holds its key groups. Finding out counts all of them, so once a second at most."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -156,7 +156,7 @@ class _Temperatures:
         self._found: dict[str, Any] = {}
 
     def now(self) -> dict[str, Any]:
-        """Fields of `ShardDetail`; none of a backend that moves no key groups."""
+        """Return fields of `ShardDetail`; empty for a backend that does not move key groups."""
         at = time.monotonic()
         if self._looked is None or at - self._looked >= 1:
             self._looked = at
@@ -182,22 +182,22 @@ _HEARD = {
     (MOVES, "spill"): "spills",
     (MOVES, "load"): "loads",
 }
-"""Fields of `BatchMetrics`, by the counters of which backends and caches tell a recorder."""
+"""Fields of `BatchMetrics` by the counter that backends and caches record, with its result or, for moves, its name."""
 
 
 class _Heard(NullRecorder):
-    """Hears of the cache in front of the backend, and of key groups that a heap which spills moved."""
+    """A recorder that counts hits and misses of the state cache, and the key groups that a heap spilled or loaded."""
 
     def __init__(self) -> None:
         self._counted: Counter[str] = Counter()
 
     def count(self, metric: str, amount: float = 1, *, name: str = "", result: Result = "ok") -> None:
-        """Add up what is known."""
+        """Add to the field of this counter. Other counters are ignored."""
         field = _HEARD.get((metric, name if metric == MOVES else result))
         if field is not None:
             self._counted[field] += int(amount)
 
     def taken(self) -> dict[str, int]:
-        """What was counted since this was last asked."""
+        """Return the counts since the last call, and start again at zero."""
         counted, self._counted = self._counted, Counter()
         return dict(counted)

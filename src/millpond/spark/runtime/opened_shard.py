@@ -1,7 +1,7 @@
-"""A shard's state brought into memory: from the segments of its manifest, or, when it is new, from a savepoint.
+"""Load a shard's state into memory: from the segments of its manifest, or from a savepoint if the shard is new.
 
-Here stored states meet the processor's declarations. What cannot be read as it is declared now is refused
-with both declarations, before anything is loaded.
+Stored states are compared with the processor's declarations before anything is loaded. A state that
+cannot be read as it is declared is an error that names both declarations.
 """
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 def filled_shard(
     spec: OperatorSpec, manifest: Manifest, segments: SegmentSource, time: BatchTime, backend: KeyedStateBackend
 ) -> Shard:
-    """A shard that stands at this manifest, in a backend that is empty. The backend is closed where that fails."""
+    """Return a shard at this manifest, loaded into an empty backend. The backend is closed on failure."""
     shard = Shard(manifest, backend, spec.timers)
     now_ms = max(0, time.processing_ms)
     try:
@@ -36,8 +36,8 @@ def filled_shard(
 def check_savepoint(spec: OperatorSpec) -> None:
     """Refuse, before the query starts, a savepoint that this operator cannot begin with.
 
-    One that is not there at all may be of a query that began long ago and does not need it: where it is needed, the
-    first batch refuses.
+    A missing savepoint is no error here: a query that has a checkpoint does not need it. For a new query the first
+    batch raises the error.
     """
     if spec.savepoint is None or not Folder(spec.savepoint).sizes(".", recursive=True):
         return
@@ -59,5 +59,5 @@ def check_savepoint(spec: OperatorSpec) -> None:
 
 
 def described(schema: pa.Schema) -> str:
-    """The fields of a schema, for errors."""
+    """Return the fields of a schema as text, for errors."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,15 +1,20 @@
-"""The state host process: listens, serves each connection in a thread, and ends with its executor.
+"""The state host process: it listens, serves each connection in a thread, and ends with its executor.
 
-Started by the first task that needs it (`millpond.spark.host.client`) with the path of its socket
-and the process id of its executor. It writes one line when it listens, or why it cannot. It belongs to
-one application on one executor, and ends when the executor's JVM ends; when every daemon whose workers
-came has ended, since Spark ends its daemons with the application and a JVM may outlive that; when its
-socket is gone, so that nobody can come any more; when it has held no shard for a while; or when it is at rest and has
-hardly any memory left under its limit. The next task then starts another one, which restores what it is asked for.
+The first task that needs it starts it (`millpond.spark.host.client`), with the path of its socket and
+the process id of its executor. It prints one line when it listens, or the reason why it cannot. It
+belongs to one application on one executor. It ends when
 
-Python's cycle collector is off while batches run: state is tuples and dictionaries without cycles,
-and searching them would cost more than building them. Between batches the collector runs over what
-is new, and what survives is frozen, so that the next search does not see it again.
+- the executor's JVM has ended,
+- every daemon whose workers connected has ended: Spark ends them with the application, which a JVM may outlive,
+- its socket file is gone, so that no worker can connect,
+- it has held no shard for `IDLE_SECONDS`, or
+- no batch runs and hardly any memory is left under its limit.
+
+The next task then starts another host, which restores the shards that it needs.
+
+Python's cycle collector is off while batches run. State is tuples and dictionaries without cycles, and
+searching them would cost more than building them. Between batches the collector searches new objects
+and freezes those that survive, so that it does not search them again.
 """
 
 import gc
@@ -51,7 +56,7 @@ class HostServer:
         self._room_at_start = None if limit is None or mapped is None else limit - mapped
 
     def run(self) -> None:
-        """Listen until nobody can come any more, or nothing was used for long."""
+        """Listen and serve until the host must end, for one of the reasons in the module's docstring."""
         gc.disable()
         with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
             listener.bind(str(self._path))
@@ -95,14 +100,14 @@ class HostServer:
         threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _leave(self, listener: socket.socket, selector: selectors.BaseSelector, mine: os.stat_result) -> None:
-        """Take the socket away, then serve whoever came before that.
+        """Remove the socket, then serve the workers that have already connected.
 
-        Lock file and folder stay while somebody may come: a worker may be starting the next host.
+        The lock file and folder stay while workers may still come: one may be starting the next host.
         """
         if _is_at(self._path, mine):
             self._path.unlink(missing_ok=True)
         if self._owners.ended():
-            # The other hosts of the folder end for the same reason, if they have not been killed.
+            # The folder's other hosts end for the same reason, or were killed.
             shutil.rmtree(self._path.parent, ignore_errors=True)
             return
         while self._busy or selector.select(0):
@@ -116,7 +121,7 @@ class HostServer:
                 _log_to(connection.receive_log())
                 converse(connection, self._slots, self._owners)
         except PeerGoneError:
-            # Spark ends its workers when a query stops, and says itself when one dies.
+            # Spark ends its workers when a query stops, and reports a worker that dies.
             return
         except (UnavailableError, OSError) as error:
             print(f"millpond state host: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the executor's log
@@ -133,9 +138,9 @@ class HostServer:
 
 
 def _log_to(descriptor: int) -> None:
-    """Have what this process prints go to the log of the worker that came last.
+    """Redirect this process's output to the log of the worker that connected last.
 
-    The log that it was started with is closed with the daemon of that time, and a print would fail.
+    The log that the host was started with closes with the daemon of that time, and a print would then fail.
     """
     for printed in (sys.stdout, sys.stderr):
         os.dup2(descriptor, printed.fileno())
@@ -143,7 +148,7 @@ def _log_to(descriptor: int) -> None:
 
 
 def _say(line: str) -> None:
-    """Tell whoever started this host, who then stops listening."""
+    """Print one line for the worker that started this host. It reads one line only; the rest goes to stderr."""
     print(line, flush=True)  # noqa: T201 - it is read
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -157,7 +162,7 @@ def _is_at(path: Path, found: os.stat_result) -> bool:
 
 def main() -> None:
     """Run a state host: `python -m millpond.spark.runtime.server SOCKET EXECUTOR_PID`."""
-    # Whole lines, as they come: several processes write to one log.
+    # Flush after each line, since several processes write to one log.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         check_memory_limit(memory_limit_bytes(), mapped_bytes())

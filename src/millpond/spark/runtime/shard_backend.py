@@ -1,8 +1,8 @@
-"""The backend under a shard on Spark: opened by the operator's options, in a folder that goes with its process.
+"""Open a shard's backend on Spark, by the operator's options, in a folder that is removed with its process.
 
-Every process that holds shards (a state host, or a worker with `host="inline"`) has one owned folder per
-disk, and in it one folder a backend. A backend removes its own when its shard is dropped; the process
-removes the rest when it ends; and what a killed process left is removed by the next one.
+A process that holds shards is a state host, or a worker with `host="inline"`. It owns one folder per disk,
+with a folder in it for each backend. A backend removes its folder when its shard is dropped. The process
+removes the rest when it ends. The next process removes what a killed one left.
 """
 
 import os
@@ -21,23 +21,23 @@ _KIND = "state"
 _OPENED = count()
 _LOCK = threading.Lock()
 _FOLDERS: dict[tuple[int, Path | None], OwnedFolder] = {}
-"""By process, since a forked child owns none of its parent's, and disk."""
+"""Owned folders by process id and disk. The process id is there because a forked child owns none of its parent's."""
 
 
 def open_shard_backend(options: StateOptions, key_groups: range, recorder: Recorder = NO_METRICS) -> KeyedStateBackend:
-    """A backend for some key groups, its files beneath `state.backend.rocksdb.local-dir` or the temporary folder.
+    """Open a backend for these key groups, with its files in `state.backend.rocksdb.local-dir` or a temporary folder.
 
-    `recorder` hears of the cache in front of it, if the options ask for one.
+    `recorder` gets the metrics of the backend, and of the cache in front of it if the options ask for one.
 
     Raises:
-        UnavailableError: there can be no such folder.
+        UnavailableError: the folder cannot be made.
     """
     folder = _owned_folder(options.local_dir).path / f"backend-{next(_OPENED)}"
     return open_backend(options, key_groups, folder, recorder)
 
 
 def remove_backend_folders() -> None:
-    """Remove what this process's backends have on disk. For its end: none of them can be used afterwards."""
+    """Remove the files of this process's backends. Call it when the process ends: no backend works afterwards."""
     with _LOCK:
         for owner in [owner for owner in _FOLDERS if owner[0] == os.getpid()]:
             _FOLDERS.pop(owner).close()

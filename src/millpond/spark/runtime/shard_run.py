@@ -1,12 +1,11 @@
-"""One batch of one shard, through the user's processor.
+"""Run the user's processor over one batch of one shard.
 
-In the first batch an initial state goes first. Then the rows of the batch are worked off key group by
-key group, then the timers that are due, in the form that the operator's spec asks for
-(`millpond.spark.forms`). Nothing leaves this module before the caller has committed: the output waits
-as Arrow.
+The initial state comes first, in the first batch. Then come the rows, key group by key group, and then the
+timers that are due. `millpond.spark.forms` passes them in the form that the operator's spec asks for. The
+output waits as Arrow in a spool until the caller has committed.
 
 Delivery: exactly once, with Spark's state store. Freshness: the batch's own rows. Recovery: the
-caller rolls the shard back, and the batch is run again.
+caller rolls the shard back, and Spark runs the batch again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +36,7 @@ from millpond.state.checkpoint import Shard
 OUTPUT_BLOB_ROWS = 100_000
 OUTPUT_BLOB_BYTES = 64 << 20
 HOT_GROUPS = 5
-"""How many key groups with most rows a batch of a shard tells of."""
+"""How many of the key groups with the most rows a shard's batch reports."""
 
 
 class ShardRun:
@@ -50,9 +49,9 @@ class ShardRun:
         self._lease = lease
 
     def run(self, tables: Iterable[pa.Table], output: Spool) -> BatchDone:
-        """Process the rows, then the timers that are due; what user code yields goes to `output` as Arrow IPC."""
+        """Process initial state, rows and due timers. What user code yields goes to `output` as Arrow IPC."""
         spec, time = self._spec, self._time
-        # What TTL is counted by.
+        # TTL is counted in this time.
         self._shard.backend.context.now_ms = time.processing_ms
         handle = ProcessorHandle(self._shard, spec.time_mode, self._parse, spec.deleted)
         given = users_handle(spec.form, handle, self._shard)
@@ -92,7 +91,7 @@ class ShardRun:
         return BatchDone(metrics, -1 if next_timer_ms is None else max(0, next_timer_ms), tuple(oldest))
 
     def _put(self, tables: Iterable[pa.Table], output: Spool) -> list[datetime | None]:
-        """Put tables into the output as blobs; the earliest event time in each, where the output has one."""
+        """Put tables into the output as blobs. Return each blob's earliest event time, if the output has event time."""
         oldest = []
         position = self._spec.output_event_time
         for whole in _joined(tables):
@@ -102,13 +101,13 @@ class ShardRun:
         return oldest
 
     def _in_time(self, rows: pa.Table) -> pa.Table:
-        """The rows that are not late, by Spark's rule: later than the watermark of the batch before this one."""
+        """Return the rows that are not late. Spark's rule: an event time after the watermark of the previous batch."""
         if self._spec.event_time is None or self._spec.keep_late:
             return rows
         limit = pa.scalar(self._shard.manifest.watermark_ms * 1000, type=pa.timestamp("us", tz="UTC"))
         event_times = rows.column(self._spec.event_time)
         if pa.types.is_struct(event_times.type):
-            event_times = pc.struct_field(event_times, "end")  # of a window
+            event_times = pc.struct_field(event_times, "end")  # a window is late when its end is
         event_times = event_times.cast(limit.type)
         # A row without an event time is never late, as in Spark.
         in_time = pc.fill_null(pc.greater(event_times, limit), fill_value=True)
@@ -124,14 +123,14 @@ class ShardRun:
 
 
 def _counted(groups: Iterable[tuple[int, pa.Table]], rows_of: dict[int, int]) -> Iterator[tuple[int, pa.Table]]:
-    """The same groups, with the rows of each noted."""
+    """Yield the same groups, and count the rows of each in `rows_of`."""
     for key_group, rows in groups:
         rows_of[key_group] = rows.num_rows
         yield key_group, rows
 
 
 def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each key group, in the order they came. Each table is in the order of its key groups."""
+    """Yield the rows of each key group in the order they came. Each table must be sorted by key group."""
     parts: dict[int, list[pa.Table]] = {}
     for table in tables:
         key_groups = table.column(KEY_GROUP).to_numpy()
@@ -143,7 +142,7 @@ def _key_groups(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, small ones together."""
+    """Yield the tables, with small ones concatenated."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -157,7 +156,7 @@ def _joined(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _blob(table: pa.Table) -> memoryview:
-    """A table as Arrow IPC."""
+    """Encode a table as Arrow IPC."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())

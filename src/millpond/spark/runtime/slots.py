@@ -1,11 +1,11 @@
-"""The shards in a state host's memory, each held by one attempt at a time.
+"""The shards in a state host's memory. One attempt at a time holds a shard.
 
-Spark may run a shard's batch again while the first attempt still runs: a zombie of a stopped query,
-a speculative copy, a retry. The latest attempt (by Spark's task attempt id) gets the shard: it takes the slot's lease,
-the earlier one finds at its next key that the slot is no longer its own, and what it changed is
+Spark may run a shard's batch again while the first attempt still runs: the first may be a zombie of a
+stopped query, or the second a speculative copy or a retry. The latest attempt, by Spark's task attempt id,
+takes the slot's lease. The earlier one sees at its next key that it was superseded, and its changes are
 rolled back before the later one begins.
 
-Invariant: whoever is inside `Slot.held` is alone with the slot's shard.
+Invariant: only one thread at a time is inside `Slot.held`, and only it uses the slot's shard.
 """
 
 import threading
@@ -20,10 +20,10 @@ LEASE_SECONDS = 60.0
 
 
 class Closable(Protocol):
-    """What a slot holds."""
+    """What a slot can hold."""
 
     def close(self) -> None:
-        """Free it."""
+        """Free its resources."""
         ...
 
 
@@ -31,7 +31,7 @@ Held = TypeVar("Held", bound=Closable)
 
 
 class Slot(Generic[Held]):
-    """One shard's place. `shard` is None until somebody has restored it."""
+    """Holds one shard. `shard` is None until an attempt has restored it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.shard: Held | None = None
@@ -44,9 +44,9 @@ class Slot(Generic[Held]):
 
     @contextmanager
     def held(self, attempt: Attempt, interrupt: Callable[[], None] = lambda: None) -> Iterator[Lease]:
-        """Lease the slot for an attempt, wait for the one before it to let go, and hold it.
+        """Lease the slot for an attempt, wait until the previous attempt releases it, and hold it.
 
-        `interrupt` is called when a later attempt takes it; it must end any wait for the worker.
+        `interrupt` is called when a later attempt takes the lease. It must end any wait for the worker.
         """
         lease, earlier = self._lease(attempt, interrupt)
         if not self._lock.acquire(timeout=LEASE_SECONDS):
@@ -63,13 +63,13 @@ class Slot(Generic[Held]):
             self._lock.release()
 
     def drop(self) -> None:
-        """Close the shard and forget it: the next attempt restores. Only for who holds the slot."""
+        """Close the shard and remove it, so that the next attempt restores. Call it only while holding the slot."""
         shard, self.shard = self.shard, None
         if shard is not None:
             shard.close()
 
     def drop_if_free(self) -> None:
-        """`drop`, unless somebody holds the slot."""
+        """Drop the shard, unless an attempt holds the slot."""
         if self._lock.acquire(blocking=False):
             try:
                 self.drop()
@@ -77,7 +77,7 @@ class Slot(Generic[Held]):
                 self._lock.release()
 
     def used_since(self, limit: float) -> bool:
-        """Whether anybody has held the slot since then."""
+        """Whether an attempt released the slot at `limit` or later."""
         return self._last_used >= limit
 
     def _lease(self, attempt: Attempt, interrupt: Callable[[], None]) -> tuple[Lease, Attempt]:
@@ -93,7 +93,7 @@ class Slot(Generic[Held]):
 
     @contextmanager
     def idle(self, attempt: Attempt) -> Iterator[Held | None]:
-        """Hold the slot's shard if the attempt is still the latest and nobody has it; else None."""
+        """Hold the slot's shard if nobody else does and the attempt is still the latest. Otherwise yield None."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -104,10 +104,10 @@ class Slot(Generic[Held]):
 
 
 class Slots(Generic[Held]):
-    """All slots of a host, by lineage. What nobody used for `idle_seconds` is dropped: it is a cache.
+    """All slots of a host, by lineage. A slot that was not used for `idle_seconds` is dropped: it is a cache.
 
-    Invariant: a slot that somebody uses stays in the table. Whoever restored a shard into one that had
-    been dropped meanwhile would leave it open, and out of reach, for ever.
+    Invariant: a slot stays in the table while it is used. A shard restored into a slot that was removed
+    could not be reached again, and would never be closed.
     """
 
     def __init__(self, now: Callable[[], float], idle_seconds: float) -> None:
@@ -118,7 +118,10 @@ class Slots(Generic[Held]):
 
     @contextmanager
     def using(self, lineage: str, *, comes_again: bool = True) -> Iterator[Slot[Held]]:
-        """The slot of a lineage, which is not dropped meanwhile; then at once, if nobody comes again."""
+        """Yield the slot of a lineage and keep it in the table meanwhile.
+
+        With `comes_again=False` the slot is dropped when its last user leaves.
+        """
         with self._lock:
             slot = self._slots.setdefault(lineage, Slot(self._now))
             slot.users += 1
@@ -131,16 +134,16 @@ class Slots(Generic[Held]):
                     self._slots.pop(lineage).drop()
 
     def drop_idle(self) -> int:
-        """Forget slots that were not used for long; how many are left."""
+        """Drop the slots that were not used for `idle_seconds`. Return how many are left."""
         limit = self._now() - self._idle_seconds
         return self._drop(lambda slot: not slot.used_since(limit))
 
     def drop_unused(self) -> int:
-        """Forget every slot that nobody uses right now, to free memory; how many are left."""
+        """Drop every slot that is not in use, to free memory. Return how many are left."""
         return self._drop(lambda _: True)
 
     def close(self) -> None:
-        """Close every shard that nobody holds. For the host's end."""
+        """Close every shard that no attempt holds. Called when the host ends."""
         with self._lock:
             for slot in self._slots.values():
                 slot.drop_if_free()

@@ -1,6 +1,6 @@
 """One shard's durable state in Spark's state store: a manifest, and the segments that it names.
 
-Spark keeps versions, commits with the task, and cleans up; here is only what one batch reads and writes.
+This module reads and writes for one batch. Spark keeps the versions, commits them with the task, and cleans up.
 """
 
 from pyspark.sql.streaming.stateful_processor import MapState, ValueState
@@ -15,10 +15,10 @@ class ShardStore:
     """One shard's newest version in Spark's state store: a `CheckpointStorage`. Spark itself keeps the earlier ones.
 
     Args:
-        manifest: where the manifest is.
-        segments: where the segments are, by id.
+        manifest: the state that holds the manifest.
+        segments: the state that holds the segments, by id.
         name: the shard and its query, for errors.
-        seal: what manifest and segments are sealed with, if they are.
+        seal: the seal of manifest and segments, if they have one.
     """
 
     def __init__(self, manifest: ValueState, segments: MapState, name: str, seal: seals.Seal | None = None) -> None:
@@ -33,13 +33,13 @@ class ShardStore:
         return self._name
 
     def versions(self) -> list[int]:
-        """The one version there is, if any."""
+        """Return the newest version's number, if there is one."""
         manifest = self.manifest()
         return [] if manifest is None else [manifest.version]
 
     def manifest(self, version: int | None = None) -> Manifest | None:
-        """The manifest, or None where there never was one."""
-        # Asked first: Spark warns in its log of every value that is read and not there.
+        """Return the manifest; None if there is none, or if it is of another version than the given one."""
+        # Spark logs a warning for each missing value that is read.
         if not self._manifest.exists():
             return None
         stored = self._manifest.get()
@@ -48,7 +48,7 @@ class ShardStore:
         return manifest if version in (None, manifest.version) else None
 
     def segment(self, ref: SegmentRef) -> bytes:
-        """One segment. They are read by key: the store's iterator would load hundreds at once."""
+        """Return one segment. It is read by key, since the store's iterator would load hundreds at once."""
         stored = self._segments.getValue((ref.id,))
         if stored is None:
             raise CorruptionError(
@@ -58,11 +58,11 @@ class ShardStore:
         return seals.opened(self._seal, bytes(stored[0]), seals.segment(ref.id), name)
 
     def segments_of(self, manifest: Manifest) -> StoredSegments:
-        """The segments of a manifest, each read when it is asked for."""
+        """Return the segments of a manifest. Each is read on demand."""
         return StoredSegments(self, manifest)
 
     def is_whole(self) -> bool:
-        """Whether there is a manifest with every segment that it names, each as it was written; or nothing at all."""
+        """Whether the manifest and every segment that it names are present and undamaged, or nothing is stored."""
         try:
             manifest = self.manifest()
             if manifest is None:
@@ -74,7 +74,7 @@ class ShardStore:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove manifest and segments."""
         self._manifest.clear()
         self._segments.clear()
 
@@ -92,7 +92,7 @@ class ShardStore:
                 self._segments.removeKey((segment_id,))
             self._manifest.update((seals.closed(self._seal, commit.manifest.encode(), seals.MANIFEST),))
         except (EOFError, ConnectionError) as error:
-            # Spark closes the connection to its store over an error, and keeps that to itself.
+            # On an error Spark closes the connection to its store without a reason.
             raise UnavailableError(
                 f"{self._name}: Spark's state store broke off while it was given a new version; the executor's log "
                 "says why. Most often a disk is full, that of spark.local.dir or that of the checkpoint. What was "

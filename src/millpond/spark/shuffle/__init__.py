@@ -1,1 +1,1 @@
-"""How rows cross Spark's shuffle: packed by shard, sent to a chosen partition, spooled."""
+"""Rows on their way through Spark's shuffle: packed by shard, sent to a chosen partition, and spooled."""

@@ -1,4 +1,4 @@
-"""A partition's rows, many at a time: enough for array operations to pay, few enough for memory."""
+"""Join a partition's record batches into larger tables: large enough for array operations, small enough for memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,12 +10,12 @@ ROWS_AT_ONCE = 200_000
 def lots(
     batches: Iterable[pa.RecordBatch], rows_at_once: int | None = None, bytes_at_once: int | None = None
 ) -> Iterator[pa.Table]:
-    """Give the rows of a partition as tables of many rows, in their order.
+    """Yield the rows of a partition, in order, as tables of many rows.
 
     Args:
-        batches: rows, some at a time.
-        rows_at_once: a table ends with the batch that brings it to so many rows; None for `ROWS_AT_ONCE`.
-        bytes_at_once: or to so many bytes of Arrow; None for no such limit.
+        batches: the rows of the partition.
+        rows_at_once: a table ends with the batch that brings it to so many rows. None: `ROWS_AT_ONCE`.
+        bytes_at_once: a table also ends with the batch that brings it to so many bytes of Arrow. None: no limit.
 
     >>> batch = pa.record_batch([pa.array([1, 2])], names=["x"])
     >>> [table.num_rows for table in lots([batch, batch])]
@@ -40,11 +40,11 @@ def lots(
 
 
 def one_table(tables: Sequence[pa.Table]) -> pa.Table:
-    """Some tables as one. Rows that user code combined need not have the same types in all tasks: they get wider ones.
+    """Concatenate tables. Rows that user code combined may have other types in each task; they get the wider types.
 
     >>> one_table([pa.table({"x": [1]}), pa.table({"x": [0.5]})]).column("x").to_pylist()
     [1.0, 0.5]
     """
     if all(table.schema.equals(tables[0].schema) for table in tables):
-        return pa.concat_tables(tables)  # where a name may come twice
+        return pa.concat_tables(tables)  # Unlike promotion, this allows a column name twice.
     return pa.concat_tables(tables, promote_options="permissive")

@@ -1,12 +1,11 @@
 """The packed shuffle: a million rows cross Spark's shuffle as a few blobs.
 
-Before the shuffle, `pack` splits every Arrow batch by shard and turns each part into one Arrow IPC
-blob; Spark shuffles and sorts the blobs. After the operator, `unpack` turns the blobs that the
-operator gave back into rows again. Inside a blob the rows are in the order of their key groups, and
-in the order they came within one.
+Before the shuffle, `pack` splits every Arrow batch by shard and encodes each part as one Arrow IPC blob.
+Spark shuffles and sorts the blobs. After the operator, `unpack` turns the blobs of its output into rows.
+Inside a blob the rows are sorted by key group, and within a key group they are in the order they came.
 
-Invariant: in every data batch each shard gets at least one blob, if need be an empty one, so that
-every shard's head takes every version and watermark.
+Invariant: in every batch with data each shard gets at least one blob, if need be an empty one. So the
+manifest of every shard gets every version and watermark.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,20 +21,20 @@ from millpond.state.types.key_groups import key_groups_of, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
 SHARD = "millpond_shard"
-"""The column that Spark groups by. Its name is in Spark's words about a checkpoint that is of another operator."""
+"""The column that Spark groups by. Its name appears in Spark's error about a checkpoint of another operator."""
 PACKED_SCHEMA = f"{SHARD} int, blob binary"
 
 _INITIAL = "initial"
 _PACKED = pa.schema([(SHARD, pa.int32()), ("blob", pa.binary())])
 _STREAMING_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 _BATCH_PARTITIONS = "spark.sql.shuffle.partitions"
-# Spark tells tasks only of settings that somebody set; a stream's number of partitions always is.
+# Spark's default. A task only sees settings that were set explicitly; a stream's number of partitions always is.
 _SPARKS_DEFAULT_PARTITIONS = 200
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an operator's keys are spread: read off the task, never off the driver's settings.
+    """How an operator's keys are spread over shards. It is read from the task, never from the driver's settings.
 
     A restarted query keeps the number of partitions of its first start, whatever the session says.
     """
@@ -45,7 +44,7 @@ class Layout:
 
     @staticmethod
     def of_task() -> "Layout":
-        """The layout of the query that the running task belongs to."""
+        """Return the layout of the query that the running task belongs to."""
         task = TaskContext.get()
         found = task and (task.getLocalProperty(_STREAMING_PARTITIONS) or task.getLocalProperty(_BATCH_PARTITIONS))
         shards = int(found) if found else _SPARKS_DEFAULT_PARTITIONS
@@ -55,9 +54,10 @@ class Layout:
 def pack(
     batches: Iterable[pa.RecordBatch], data_schema: pa.Schema, *, initial: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Blobs by shard of batches whose last column is the 64-bit hash of the key, as rows or as initial state.
+    """Pack Arrow batches into blobs by shard. The last column of each batch must be the 64-bit hash of the key.
 
-    The other columns get the names of `data_schema`: in a batch they have others, since Spark wants each once.
+    The other columns get the names of `data_schema`. In the batches they have other names, since Spark wants each
+    name once. `initial` marks the rows as initial state.
     """
     layout = Layout.of_task()
     unseen = set(range(layout.shards))
@@ -103,7 +103,11 @@ def _record_batch(blobs: dict[int, bytes], layout: Layout) -> pa.RecordBatch:
 
 
 def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
-    """The rows of a blob, refused when it was packed for another layout."""
+    """Return the rows of a blob.
+
+    Raises:
+        CorruptionError: the blob was packed for another layout, or cannot be read.
+    """
     try:
         with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
             packed_for = {name.decode(): int(value) for name, value in (reader.schema.metadata or {}).items()}
@@ -121,12 +125,12 @@ def read_blob(blob: bytes | memoryview, layout: Layout) -> pa.Table:
 
 
 def is_initial(rows: pa.Table) -> bool:
-    """Whether rows that were read from a blob are initial state."""
+    """Whether these rows, read from a blob, are initial state."""
     return _INITIAL.encode() in (rows.schema.metadata or {})
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in the blobs of the first column; where it is null, the row is of another use."""
+    """Yield the rows in the blobs of the first column. Rows with a null there carry metrics and are dropped."""
     for batch in batches:
         for blob in batch.column(0).drop_null():
             with pa.ipc.open_stream(blob.as_buffer()) as reader:

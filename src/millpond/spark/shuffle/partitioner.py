@@ -1,8 +1,8 @@
 """Routing keys of shards: numbers that Spark's hash partitioner sends to a chosen partition.
 
-Spark places a row by `hash(key) % partitions`, where `hash` is Murmur3 with seed 42. Rows here are
-keyed by shard; were they keyed 0, 1, 2, … some partitions would get two shards and some none. So
-each shard goes by a routing key: the smallest number that Spark maps to that shard's own partition.
+Spark sends a row to partition `hash(key) % partitions`, where `hash` is Murmur3 with seed 42. Rows here are
+keyed by shard. With the keys 0, 1, 2, … some partitions would get two shards and some none. So each
+shard has a routing key: the smallest number that Spark maps to that shard's own partition.
 """
 
 from functools import lru_cache
@@ -13,7 +13,7 @@ _MASK = 0xFFFFFFFF
 
 
 def partition_of(routing_key: int, partitions: int) -> int:
-    """The partition to which Spark's hash partitioner sends a 32-bit integer key.
+    """Return the partition to which Spark's hash partitioner sends a 32-bit integer key.
 
     >>> partition_of(0, 200), partition_of(1, 200)
     (191, 43)
@@ -29,7 +29,7 @@ def partition_of(routing_key: int, partitions: int) -> int:
 
 @lru_cache(maxsize=8)
 def routing_keys(shards: int) -> tuple[int, ...]:
-    """One routing key a shard, in the shards' order.
+    """Return one routing key for each shard, in the order of the shards.
 
     >>> [partition_of(routing_key, 4) for routing_key in routing_keys(4)]
     [0, 1, 2, 3]

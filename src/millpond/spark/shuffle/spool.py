@@ -1,12 +1,11 @@
-"""Blobs that wait: in memory up to a limit, beyond it in a file.
+"""A queue of blobs: in memory up to a limit, and in a file beyond it.
 
-A state host takes all rows of a batch before it begins, and gives out nothing before it has
-committed. So input and output wait, and a large batch must not have to fit into memory: what is
-beyond the limit is written to a file and read back through a memory map, which the system can drop
-pages of.
+A state host receives all rows of a batch before it runs, and sends no output before it has committed. So
+input and output wait here, and a large batch need not fit into memory. Blobs beyond the limit are written
+to a file and read back through a memory map, whose pages the system can drop.
 
-The file has no name from the start, so nothing is left behind whatever happens. It is written by
-plain writes, never through the map: a full disk is an error of a write, and not a signal.
+The file never has a name, so nothing is left behind whatever happens. It is written with plain writes and
+not through the map: a full disk is then an error of the write, and not a signal.
 """
 
 import mmap
@@ -22,9 +21,9 @@ MEMORY_BYTES = 256 << 20
 
 
 class Spool:
-    """Byte strings in the order they were added, read any number of times after the last was added.
+    """Byte strings in the order they were added. They can be read any number of times after the last was added.
 
-    `folder` gives the place of the file, and is asked only when there is one.
+    `folder` returns the folder for the file. It is called only when a file is needed.
 
     >>> with Spool(Path.cwd, memory_bytes=4) as spool:
     ...     for blob in (b"abc", b"defg", b"h"):
@@ -49,7 +48,11 @@ class Spool:
         self.close()
 
     def add(self, blob: bytes | memoryview) -> None:
-        """Keep one blob. An UnavailableError says that the disk does not take it."""
+        """Keep one blob.
+
+        Raises:
+            UnavailableError: the disk does not take it.
+        """
         if self._file is None and len(blob) <= self._room:
             self._in_memory.append(blob)
             self._room -= len(blob)
@@ -66,7 +69,7 @@ class Spool:
         self._lengths_in_file.append(len(blob))
 
     def __iter__(self) -> Iterator[memoryview]:
-        """The blobs. Those in the file are views of a map, which lives as long as they do."""
+        """Yield the blobs. Those in the file are views of a memory map, which lives as long as they do."""
         yield from (memoryview(blob) for blob in self._in_memory)
         if self._file is None:
             return
@@ -78,7 +81,7 @@ class Spool:
             start += length
 
     def close(self) -> None:
-        """Let go of memory and file. Idempotent."""
+        """Free memory and file. Idempotent."""
         self._in_memory = []
         if self._file is not None:
             self._file.close()

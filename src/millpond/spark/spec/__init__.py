@@ -1,1 +1,1 @@
-"""What one keyed operator is, as data: its specification, its metrics, and the lease of a task on a shard."""
+"""A keyed operator as data: its specification, its metrics, and a task's lease on a shard."""

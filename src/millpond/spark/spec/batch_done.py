@@ -1,4 +1,4 @@
-"""The record of a batch that ran on one shard: made where it ran, completed on its way to Spark's worker."""
+"""The record of a batch that ran on one shard. The process that ran it makes it; Spark's worker completes it."""
 
 from datetime import datetime
 
@@ -8,14 +8,16 @@ from millpond.spark.spec.metrics import BatchMetrics
 
 
 class BatchDone(msgspec.Struct, tag=True, frozen=True):
-    """One batch of one shard. As a host's message its payload is the new manifest; segments, blobs and `End` follow.
+    """One finished batch of one shard.
+
+    As a host's message its payload is the new manifest. Segments, `End`, blobs and `End` follow.
 
     Attributes:
-        metrics: what it counted.
-        next_timer_ms: the earliest timer left, or -1.
-        oldest: of each blob of output the earliest event time, None for one without; empty unless the output carries
-            the watermark on.
-        dropped: the ids of segments that the new version no longer needs.
+        metrics: the batch's metrics.
+        next_timer_ms: the time of the earliest timer that is left, or -1.
+        oldest: the earliest event time in each blob of output, None for a blob without one. Empty unless the output
+            carries the watermark on.
+        dropped: the ids of segments that the new version does not need.
         additions: what user code added to accumulators, encoded.
     """
 

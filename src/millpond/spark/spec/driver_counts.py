@@ -1,9 +1,9 @@
-"""What a driver can tell of: every keyed operator and every lookup table of its applications.
+"""The driver's list of its keyed operators and lookup tables.
 
-Place on the data path: beside it. An operator is noted when it is planned and a table when it is joined with, so the
-page and the exporters find them without being told. Only the driver has this.
+Place on the data path: beside it, on the driver only. An operator is registered when it is planned, and a table when
+it is joined. So the page and the exporters find them without configuration.
 
-Invariant: noting holds nothing alive but the accumulators, which Spark keeps for ever itself.
+Invariant: the list keeps nothing alive except accumulators, which Spark itself keeps for ever.
 """
 
 from collections import deque
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from millpond.lookup import LookupTable
 
 _MOST_OPERATORS = 256
-"""How many operators are remembered, the newest: a program may plan one for each of its batches."""
+"""How many operators are listed, the newest. The limit is needed because a program may plan one for each batch."""
 
 
 class PlannedOperator(NamedTuple):
-    """A keyed operator: the application that it is planned in, its name, and what it has counted."""
+    """A keyed operator: its application's id, its name, and a function that returns its metrics so far."""
 
     application: str
     name: str
@@ -35,27 +35,27 @@ _TABLES: "WeakKeyDictionary[LookupTable, list[Callable[[], list[CacheReport]]]]"
 
 
 def note_operator(operator: PlannedOperator) -> None:
-    """Remember an operator."""
+    """Add an operator to the list."""
     _OPERATORS.append(operator)
 
 
 def note_table(table: "LookupTable", curves: Callable[[], list[CacheReport]]) -> None:
-    """Remember a lookup table for as long as it is in use, and what tells the curves of its caches."""
+    """List a lookup table for as long as it is in use, with a function that returns the curves of its caches."""
     _TABLES.setdefault(table, []).append(curves)
 
 
 def operators_of(application: str) -> Iterator[PlannedOperator]:
-    """The operators of an application that have run, oldest first."""
+    """Return the operators that an application has planned, oldest first."""
     return (each for each in list(_OPERATORS) if each.application == application)
 
 
 def tables() -> "list[LookupTable]":
-    """The lookup tables that are joined with."""
+    """Return the lookup tables that are joined, by name."""
     return sorted(_TABLES, key=lambda table: table.name)
 
 
 def table_reports() -> list[CacheReport]:
-    """The hit-rate curves of the tables whose caches are recorded in executors; those of one name are put together."""
+    """Return the hit-rate curves of tables whose caches are recorded in executors, one curve for each table name."""
     found: dict[str, list[CacheReport]] = {}
     for table, curves in list(_TABLES.items()):
         found.setdefault(table.name, []).extend(report for tell in curves for report in tell())

@@ -1,7 +1,7 @@
-"""The lease that an attempt has on a shard.
+"""The lease of an attempt on a shard.
 
-Spark may run a shard's batch again while the first attempt still runs. The latest attempt gets the lease; the earlier
-one finds at its next key that it was superseded.
+Spark may run a shard's batch again while the first attempt still runs. The latest attempt gets the lease. The earlier
+one sees at its next key that it was superseded, and stops.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from millpond.errors import UnavailableError
 
 
 class Attempt(NamedTuple):
-    """Who asks for a shard. `order` grows from attempt to attempt of one application."""
+    """A task attempt that asks for a shard. `order` grows from attempt to attempt of one application."""
 
     application: str
     order: int
 
 
 class Lease:
-    """An attempt's hold on a slot. Whoever works under it looks at `superseded_by` before every key."""
+    """An attempt's lease on a shard. Code that works under it must check `superseded_by` before every key."""
 
     __slots__ = ("_interrupt", "attempt", "superseded_by")
 
@@ -28,10 +28,10 @@ class Lease:
         self._interrupt = interrupt
 
     def supersede(self, by: Attempt) -> None:
-        """Take the hold away: the holder stops at its next key, or at once where it waits for rows."""
+        """End the lease: its holder stops at its next key, or at once if it waits for rows."""
         self.superseded_by = by
         self._interrupt()
 
     def refuse(self) -> NoReturn:
-        """Say who has the shard now."""
+        """Raise an UnavailableError that names the attempt that has the shard."""
         raise UnavailableError(f"{self.attempt} was superseded by {self.superseded_by}, which has the shard now.")

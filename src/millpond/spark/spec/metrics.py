@@ -1,12 +1,12 @@
-"""What a keyed operator counts, and how it comes back to the driver.
+"""The metrics of a keyed operator, and how they reach the driver.
 
-A host adds up a batch of a shard and hands the sums to the worker with the commit; the worker adds
-them to an accumulator of Spark's, and the driver has the sum of all shards. So they cost nothing per
-row, and come with the tasks that succeeded. Spark Connect has no accumulators: `observed_metrics`.
+A host sums a shard's batch and sends the sums to the worker with the commit. The worker adds them to an
+accumulator of Spark's, and the driver has the sum of all shards. So metrics cost nothing per row, and only
+tasks that succeed report them. Spark Connect has no accumulators; see `observed_metrics`.
 
-Counters grow; a batch that ran again counts again. Levels are the newest of each shard, added up. Each shard
-reports a batch for itself, so the number of Spark's stage tells which reports are of one batch. The newest
-numbers are enough for that: a stage ends before its query begins the next batch.
+Counters grow, and a batch that ran again counts again. Levels are the sum of each shard's newest value.
+Shards report separately, and reports from one Spark stage belong to one batch. Only the newest stage numbers
+are kept, since a stage ends before its query begins the next batch.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ from pyspark import AccumulatorParam
 from millpond.cache.curves.telling import EncodedReport
 
 _NEWEST_STAGES = 64
-"""How many stages are remembered: more than queries that run one plan at a time."""
+"""How many stage numbers are kept. It must exceed the number of queries that run one plan at the same time."""
 
 
 class ShardDetail(msgspec.Struct, frozen=True):
-    """What a shard tells of its newest batch beside sums.
+    """What a shard reports of its newest batch that cannot be summed.
 
     Attributes:
-        hot_groups: key groups with most rows in the batch, and their rows, the hottest first.
-        heap_bytes, disk_bytes: of a heap that spills, what is on the heap and on disk; None of other backends.
-        groups: of a heap that spills, each key group with its place, its bytes, and how often it is asked for.
+        hot_groups: the key groups with the most rows in the batch, and their rows, hottest first.
+        heap_bytes, disk_bytes: for a heap that spills, the bytes on the heap and on disk; None for other backends.
+        groups: for a heap that spills, each key group with its place, its bytes, and its rate of requests.
         report: the hit-rate curve of the cache in front of the backend, see `Telling`; None if it is not recorded.
     """
 
@@ -40,26 +40,26 @@ class ShardDetail(msgspec.Struct, frozen=True):
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
-    """One batch of one shard. Times are in seconds.
+    """The metrics of one batch of one shard. Times are in seconds.
 
     Attributes:
-        shard: which.
-        rows: that the processor was given.
-        late_rows: dropped, because the watermark had passed them.
-        dead_letters: calls of the processor that failed and were set aside.
-        state_rows: in the checkpoint.
-        state_bytes: in the checkpoint.
+        shard: the shard's number.
+        rows: rows given to the processor.
+        late_rows: rows dropped because the watermark had passed them.
+        dead_letters: calls of the processor that failed and became dead letters.
+        state_rows: rows in the checkpoint.
+        state_bytes: bytes in the checkpoint.
         cache_hits: reads that the state cache answered.
         cache_misses: reads that it did not.
         spills: key groups that a heap which spills moved to disk.
         loads: key groups that it moved back.
-        restores: 1 where the state had to be read from the checkpoint first.
-        shuffle_seconds: until all rows of the batch had come.
-        run_seconds: in the processor, conversions included.
-        flush_seconds: until the backend had what its caches held back.
-        commit_seconds: until the version was encoded.
-        store_seconds: until it was in Spark's state store.
-        detail: what is no sum; None under Spark Connect.
+        restores: 1 if the state was first read from the checkpoint.
+        shuffle_seconds: time to receive all rows of the batch.
+        run_seconds: time in the processor, conversions included.
+        flush_seconds: time to write cached changes to the backend.
+        commit_seconds: time to encode the version.
+        store_seconds: time to put the version into Spark's state store.
+        detail: what cannot be summed; None under Spark Connect.
     """
 
     shard: int
@@ -81,7 +81,7 @@ class BatchMetrics(msgspec.Struct, frozen=True):
     detail: ShardDetail | None = None
 
     def plus(self, later: "BatchMetrics") -> "BatchMetrics":
-        """The sum of the counters, with the later levels."""
+        """Return the sums of the counters, with the levels of the later batch."""
         return msgspec.structs.replace(
             later, **{name: getattr(self, name) + getattr(later, name) for name in COUNTERS if name != "batches"}
         )
@@ -89,27 +89,27 @@ class BatchMetrics(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class KeyedMetrics:
-    """What a keyed operator did since its query was planned. Times are in seconds, added up over the shards.
+    """The metrics of a keyed operator since its query was planned. Times are in seconds, summed over the shards.
 
     Attributes:
-        batches: that ran; a batch counts once, however many shards it has.
-        rows: that the processor was given.
-        late_rows: dropped, because the watermark had passed them.
-        dead_letters: calls of the processor that failed and were set aside.
+        batches: batches that ran. A batch counts once, however many shards it has.
+        rows: rows given to the processor.
+        late_rows: rows dropped because the watermark had passed them.
+        dead_letters: calls of the processor that failed and became dead letters.
         cache_hits: reads that the state cache answered.
         cache_misses: reads that it did not.
         spills: key groups that a heap which spills moved to disk.
         loads: key groups that it moved back.
         restores: how often a shard's state was read from the checkpoint.
-        shuffle_seconds: until all rows of a batch had come.
-        run_seconds: in the processor, conversions included.
-        flush_seconds: until backends had what their caches held back.
-        commit_seconds: until versions were encoded.
-        store_seconds: until they were in Spark's state store.
-        levels: of each shard, the rows and bytes of its state in the checkpoint.
+        shuffle_seconds: time to receive all rows of the batches.
+        run_seconds: time in the processor, conversions included.
+        flush_seconds: time to write cached changes to the backends.
+        commit_seconds: time to encode the versions.
+        store_seconds: time to put the versions into Spark's state store.
+        levels: the rows and bytes of each shard's state in the checkpoint.
         stages: the numbers of the newest stages that are counted as batches.
-        shards: the same of each shard, with its newest levels; none under Spark Connect.
-        query: the id of the query that ran them; empty for a batch DataFrame, and under Spark Connect.
+        shards: the same metrics for each shard, with its newest levels. Empty under Spark Connect.
+        query: the id of the query that ran the batches. Empty for a batch DataFrame, and under Spark Connect.
 
     >>> metrics = KeyedMetrics.of(BatchMetrics(shard=0, rows=3, state_rows=2, cache_hits=3, cache_misses=1), stage=1)
     >>> metrics += KeyedMetrics.of(BatchMetrics(shard=1, rows=2, state_rows=2), stage=1)
@@ -139,7 +139,7 @@ class KeyedMetrics:
 
     @staticmethod
     def of(batch: BatchMetrics, stage: int, query: str = "") -> "KeyedMetrics":
-        """Those of one batch of one shard, which ran in this stage of Spark's."""
+        """Return the metrics of one batch of one shard, which ran in this stage of Spark's."""
         counted = {name: getattr(batch, name) for name in COUNTERS if name != "batches"}
         levels = {batch.shard: (batch.state_rows, batch.state_bytes)}
         return KeyedMetrics(
@@ -163,32 +163,32 @@ class KeyedMetrics:
 
     @property
     def state_rows(self) -> int:
-        """Rows in the checkpoint: the state, and beside it the newest changes; between once and twice the live ones."""
+        """Rows in the checkpoint: base segments and newer deltas. One to two times the live rows."""
         return sum(rows for rows, _ in self.levels.values())
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the same."""
+        """Bytes in the checkpoint: base segments and newer deltas."""
         return sum(size for _, size in self.levels.values())
 
     @property
     def cache_hit_ratio(self) -> float | None:
-        """Flink's `stateCacheHitRatio`, over all reads so far; None where no cache was asked."""
+        """Flink's `stateCacheHitRatio`, over all reads so far. None if no cache was read."""
         reads = self.cache_hits + self.cache_misses
         return self.cache_hits / reads if reads else None
 
 
 COUNTERS = [each.name for each in fields(KeyedMetrics) if each.name not in {"levels", "stages", "shards", "query"}]
-"""The names of what grows."""
+"""The names of the counters."""
 
 
 class MetricsParam(AccumulatorParam):  # type: ignore[misc]
-    """Has Spark add up `KeyedMetrics`."""
+    """Lets an accumulator of Spark's sum `KeyedMetrics`."""
 
     def zero(self, value: Any) -> KeyedMetrics:  # noqa: ARG002 - Spark's own signature
-        """Nothing counted."""
+        """Return metrics that are all zero."""
         return KeyedMetrics()
 
     def addInPlace(self, value1: KeyedMetrics, value2: KeyedMetrics) -> KeyedMetrics:
-        """The sum."""
+        """Return the sum."""
         return value1 + value2

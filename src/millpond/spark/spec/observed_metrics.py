@@ -1,8 +1,8 @@
-"""What a keyed operator counts, where there are no accumulators: under Spark Connect.
+"""The metrics of a keyed operator under Spark Connect, which has no accumulators.
 
-Spark can observe aggregates of the rows that pass a place in a query, and reports them with a stream's
-progress or with a batch's result. So each batch of each shard adds one row to the operator's output, which
-carries its metrics and no blob; Spark adds them up as they pass; and what unpacks the blobs drops it.
+Spark can observe a DataFrame: it aggregates the rows that pass, and reports the result with a stream's
+progress or with a batch's result. So each batch of a shard adds one row to the operator's output, with its
+metrics and no blob. Spark sums these rows as they pass, and the code that unpacks blobs drops them.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from millpond.errors import OptionError
 from millpond.spark.spec.metrics import COUNTERS, BatchMetrics, KeyedMetrics
 
 METRICS = "metrics"
-"""The column of the operator's output with the metrics, null beside a blob."""
+"""The output column that holds the metrics. It is null in a row with a blob."""
 
 _TYPES = {int: "long", float: "double"}
 _NUMBERS = {name: kind for name, kind in BatchMetrics.__annotations__.items() if kind in _TYPES}
@@ -24,11 +24,11 @@ METRICS_TYPE = f"struct<{', '.join(f'{name}: {_TYPES[kind]}' for name, kind in _
 _LEVELS = "levels"
 
 OBSERVED = "millpond "
-"""How the names begin under which Spark reports these metrics."""
+"""Prefix of the names under which Spark reports these metrics."""
 
 
 def metrics_row(metrics: BatchMetrics) -> Row:
-    """The metrics of one batch of one shard as a value of `METRICS_TYPE`."""
+    """Return the metrics of one batch of one shard as a value of `METRICS_TYPE`."""
     return Row(**{name: getattr(metrics, name) for name in _NUMBERS})
 
 
@@ -36,16 +36,17 @@ class ObservedMetrics:
     """The metrics of one operator, as Spark reports them to a client.
 
     Args:
-        operator: its name; the metrics of a stream are found under it in `observedMetrics` of the query's progress.
+        operator: the operator's name. It is part of the name of a stream's metrics in `observedMetrics` of the
+            query's progress.
     """
 
     def __init__(self, operator: str) -> None:
-        # Spark wants the names within a query to differ.
+        # Names must be unique within a query.
         self.name = f"{OBSERVED}{operator} {secrets.token_hex(4)}"
         self._of_batch: Any = None
 
     def on(self, operated: DataFrame) -> DataFrame:
-        """The operator's output, observed."""
+        """Return the operator's output with its metrics observed."""
         of_shard = F.col(METRICS)
         sums = [F.sum(of_shard[name]).alias(name) for name in COUNTERS if name != "batches"]
         level = F.array(of_shard["shard"], of_shard["state_rows"], of_shard["state_bytes"])
@@ -59,7 +60,7 @@ class ObservedMetrics:
         return operated.observe(self._of_batch, *observed)
 
     def total(self, query: StreamingQuery | None) -> KeyedMetrics:
-        """Those of the batches that the query's progress still tells of; of a batch DataFrame, those of its last run.
+        """Return the sum over the batches in the query's recent progress; for a batch DataFrame, its last run's.
 
         Raises:
             OptionError: it is a stream, and there is no query.
@@ -76,12 +77,12 @@ class ObservedMetrics:
 
 
 def metrics_of(row: Row) -> KeyedMetrics:
-    """Those of one batch, as its progress tells of them."""
+    """Return the metrics of one batch from its row in the progress."""
     return _metrics(_by_name(row))
 
 
 def _by_name(row: Row) -> dict[str, Any]:
-    """The fields of a row. Connect's progress tells of a row by its values and its schema."""
+    """Return the fields of a row. In Connect's progress a row comes as its values and its schema."""
     fields: dict[str, Any] = row.asDict()
     if fields.keys() == {"values", "schema"}:
         return dict(zip((each["name"] for each in row.schema["fields"]), row["values"], strict=True))
@@ -89,7 +90,7 @@ def _by_name(row: Row) -> dict[str, Any]:
 
 
 def _metrics(observed: dict[str, Any]) -> KeyedMetrics:
-    """Those of one batch; a sum over no shard is null."""
+    """Return the metrics of one batch. A sum over no shard is null and becomes 0."""
     levels = {int(shard): (int(rows), int(size)) for shard, rows, size in observed.get(_LEVELS) or ()}
     counted: dict[str, Any] = {name: observed.get(name) or 0 for name in COUNTERS}
     return KeyedMetrics(**counted, levels=levels)

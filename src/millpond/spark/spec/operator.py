@@ -1,4 +1,4 @@
-"""What one keyed operator is: everything that a task or a state host must know of it, as data."""
+"""The specification of one keyed operator: everything that a task or a state host must know of it, as data."""
 
 import secrets
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from millpond.state.types.timer_states import PROCESSING_TIMERS, TIMERS
 from millpond.state.wrappers.choice import CacheHooks
 
 DEAD_LETTER = "dead_letter"
-"""The column of the output in which dead letters are."""
+"""The output column that holds dead letters."""
 
 _OPTION_OF = {
     "backend": "state.backend.type",
@@ -34,40 +34,43 @@ _OPTION_OF = {
 
 
 HOST_TIMEOUT = timedelta(hours=1)
-"""How long a worker waits for a state host, unless it is told otherwise: longer than any batch should take."""
+"""How long a worker waits for a state host by default. It is longer than any batch should take."""
 
 
 @dataclass(frozen=True)
 class StateConfig:
-    """Where a keyed operator holds its live state, and what is cached of it.
+    """Where a keyed operator holds its live state, and which cache is in front of it.
 
     Attributes:
-        backend: "heap", Python objects in memory; "rocksdb", on local disk; "spillable", in memory with cold key
-            groups on disk when that runs short; or the name of a registered backend. None: what `options` say, else
+        backend: "heap", Python objects in memory; "rocksdb", on local disk; "spillable", in memory, with cold key
+            groups on disk when memory runs short; or the name of a registered backend. None: what `options` say, else
             "heap".
-        host: "process", long-lived state hosts beside the workers; or "inline", inside the workers
-            themselves: slower, since a worker is no home, but `print` and `breakpoint()` work.
-        hosts: how many state hosts an executor has at most. None: one a core.
+        host: "process": long-lived state hosts beside the workers. "inline": inside the workers themselves. That is
+            slower, since a shard's next batch may run in another worker and restore, but `print` and `breakpoint()`
+            work.
+        hosts: how many state hosts an executor has at most. None: one for each core.
         options: option strings, such as `{"state.backend.cache.max-entries-num": "1000"}`.
         cache: "none"; "lru", in front of the backend; "write-back" or "two-layer", in front of each value state.
             None: what `options` say, else "lru" where `max_entries` or `max_bytes` is given, else "none".
-        max_entries: how many entries "lru" keeps, per shard, over all its states.
-        max_bytes: how many bytes it keeps, a number or a size such as "64mb".
-        max_size: how many keys "write-back" keeps, and "two-layer" in L1, of each value state and shard.
-        max_size_l2: how many more "two-layer" keeps in L2.
-        hooks: of "write-back" and "two-layer": objects that travel to where the state is, and stay there.
-        on_lost_state: "fail", or "reset": what becomes of a shard whose manifest or segments are missing or altered.
-            Reset on purpose, it begins without state, or with that of the query's savepoint, and goes on
-            from where the query is.
-        host_timeout: how long a worker waits for a sign of its state host, which gives one at least when a batch of a
-            shard is done. A host that gives none hangs: it is killed, the task fails with an error that says so, and
-            the next task starts another host. None: for ever.
+        max_entries: how many entries "lru" keeps for each shard, over all its states.
+        max_bytes: how many bytes "lru" keeps, a number or a size such as "64mb".
+        max_size: how many keys "write-back" keeps, and "two-layer" in L1, for each value state and shard.
+        max_size_l2: how many more keys "two-layer" keeps in L2.
+        hooks: objects that "write-back" and "two-layer" call. They are pickled to the process that holds the state,
+            and stay there.
+        on_lost_state: what to do with a shard whose manifest or segments are missing or altered. "fail" raises an
+            error. "reset" starts the shard without state, or with the state of the query's savepoint. The query then
+            goes on from its current offsets.
+        host_timeout: how long a worker waits for a sign of life of its state host, which gives one at the latest when
+            a batch of a shard is done. A host that gives none hangs: it is killed, the task fails with an error that
+            says so, and the next task starts another host. None: for ever.
         seal: a key of 16 to 64 random bytes, such as `secrets.token_bytes(32)`. What the query stores is then sealed
-            with a keyed MAC, and what is not sealed with this key is refused, its savepoint too: for checkpoints where
-            others can write. None: checksums, which find accidents. The key is shown nowhere and stored nowhere.
+            with a keyed MAC. A checkpoint or savepoint that is not sealed with this key is refused. Use it where
+            others can write to the checkpoint. None: checksums, which find accidents only. The key is never shown or
+            stored.
 
-    Whatever is cached, what a batch changed is written before the batch is durable, and the next start may choose
-    another cache, size or backend.
+    With any cache, a batch's changes are written before the batch is durable. So the next start may choose another
+    cache, size or backend.
 
     >>> StateConfig(backend="rocksdb", cache="two-layer", max_size=1000, max_size_l2=100_000).backend
     'rocksdb'
@@ -93,7 +96,10 @@ class StateConfig:
     seal: Seal | bytes | None = None
     parsed: StateOptions = field(init=False, repr=False, compare=False)
     opened_with: tuple[StateOptions, str] = field(init=False, repr=False, compare=False)
-    """What a backend in memory must have been opened with to be of use: hooks are no data that could be compared."""
+    """Identifies how a backend was opened. One in memory is reused only if this is equal.
+
+    Hooks cannot be compared, so a config with hooks gets a random token.
+    """
 
     def __post_init__(self) -> None:
         _one_of("host", self.host, ("process", "inline"))
@@ -124,7 +130,7 @@ class StateConfig:
         object.__setattr__(self, "opened_with", (parsed, "" if self.hooks is None else secrets.token_hex(8)))
 
     def shared_by(self, hosts: int) -> "StateConfig":
-        """The same for each of so many hosts of an executor: a memory limit is the executor's, and divided."""
+        """Return the config for each of an executor's hosts: a memory limit is the executor's, and is divided."""
         settings = self.parsed.settings
         if not isinstance(settings, SpillableSettings):
             return self
@@ -145,11 +151,11 @@ class BatchTime:
 
 @dataclass(frozen=True)
 class InitialRows:
-    """How the rows of an initial state look.
+    """The layout of an initial state's rows.
 
     Attributes:
-        key_positions: where the key's columns are.
-        row_names: the columns that user code sees; packed rows may end with more.
+        key_positions: the positions of the key's columns.
+        row_names: the columns that user code sees. Packed rows may have more at their end.
     """
 
     key_positions: tuple[int, ...]
@@ -158,17 +164,18 @@ class InitialRows:
 
 @dataclass(frozen=True)
 class PandasSettings:
-    """The session's settings by which PySpark converts to pandas and from it.
+    """The session's settings for PySpark's conversions to and from pandas.
 
     Attributes:
-        timezone: in which pandas shows times: `spark.sql.session.timeZone`.
-        max_rows: of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`; 0 or less is no limit.
-        max_bytes: of one DataFrame, as Arrow, by the mean of its rows: `spark.sql.execution.arrow.maxBytesPerBatch`.
+        timezone: the zone in which pandas shows times: `spark.sql.session.timeZone`.
+        max_rows: most rows of one DataFrame: `spark.sql.execution.arrow.maxRecordsPerBatch`; 0 or less is no limit.
+        max_bytes: most bytes of one DataFrame as Arrow, by the mean size of its rows:
+            `spark.sql.execution.arrow.maxBytesPerBatch`.
         columns_by_name: whether yielded columns are found by name:
             `spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName`.
         safe: whether a conversion that loses something is refused:
             `spark.sql.execution.pandas.convertToArrowArraySafely`.
-        int_to_decimal: whether integers are taken for decimals:
+        int_to_decimal: whether a decimal column accepts integers:
             `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`.
         nullable_integers: whether integers come as pandas' own nullable types:
             `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`.
@@ -189,30 +196,31 @@ class OperatorSpec:
 
     Attributes:
         application: the id of the Spark application that planned it.
-        processor: the user's own object, of the form's class. It travels as an object, so that what it refers to is
+        processor: the user's own object, of the form's class. It is kept as an object, so that what it refers to is
             pickled with the function that carries it.
-        key_schema: of the grouping key.
-        key_positions: where the key's columns are in the packed rows.
-        row_names: the columns that user code sees; packed rows may end with more.
-        output_schema: of what the processor yields; a column that is not nullable takes no nulls.
+        key_schema: the schema of the grouping key.
+        key_positions: the positions of the key's columns in the packed rows.
+        row_names: the columns that user code sees. Packed rows may have more at their end.
+        output_schema: the schema of what the processor yields. A column that is not nullable takes no nulls.
         time_mode: "none", "eventtime" or "processingtime".
         event_time: the position of the column with the watermark, or None.
         keep_late: whether rows later than the watermark are kept.
         dead_letter: the type of a dead letter, or None where a call that fails fails the batch.
         ddl: schemas that the processor gives as text, parsed by the driver.
-        states: what the processor declares, as the driver found it.
-        deleted: the names of those that it deletes after it declared them.
+        states: the states that the processor declares, as the driver found them.
+        deleted: the names of states that the processor declares and then deletes.
         savepoint: where the state of a new query comes from, or None.
-        form: in which user code gets rows: "rows", "pandas" or "arrow".
+        form: how user code gets rows: "rows", "pandas" or "arrow".
         pandas: how the pandas form converts.
-        metrics: adds up what the operator counts, on the driver; None where a driver cannot, as under Connect.
-        observed: whether the output has a row for the metrics of each batch of a shard, as under Connect.
-        hosts: how many state hosts an executor has; 0: one for each processor of its machine.
+        metrics: sums the operator's metrics on the driver. None without accumulators, as under Connect.
+        observed: whether the output has a row with the metrics of each batch of a shard, as under Connect.
+        hosts: how many state hosts an executor has. 0: one for each processor of its machine.
         config: where the live state is held.
-        initial: what the rows of the initial state look like, or None where there is none.
-        streaming: whether the operator is of a stream; a batch job's shards never come again.
-        output_event_time: the position of the output's column that carries the watermark on, or None.
-        name: what errors call the operator, where the processor may not be: its class's name.
+        initial: the layout of the initial state's rows, or None without an initial state.
+        streaming: whether the operator is part of a stream. The shards of a batch job run once.
+        output_event_time: the position of the output column that carries the watermark on, or None.
+        name: the operator's name in errors: the class name of its processor. It is here because not every process
+            that raises errors has the processor.
     """
 
     application: str
@@ -242,7 +250,7 @@ class OperatorSpec:
 
     @property
     def timers(self) -> StateDescriptor:
-        """The state that holds the keys' timers."""
+        """The state that holds the timers of all keys."""
         return PROCESSING_TIMERS if self.time_mode == "processingtime" else TIMERS
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Runs a processor of PySpark without Spark."""
+"""Run a processor of PySpark without Spark, in tests."""

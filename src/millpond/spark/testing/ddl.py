@@ -1,8 +1,8 @@
-"""Spark's DDL text for schemas (`"user string, at timestamp"`), read without a JVM.
+"""Parse Spark's DDL text for schemas (`"user string, at timestamp"`) without a JVM.
 
-PySpark asks the JVM's parser, which only a driver has. A processor that is tested alone has none, so
-the text is read here: a recursive descent over a dozen tokens. It is strict: what it does not know it
-refuses by place, and never guesses. What it accepts it reads as Spark does.
+PySpark asks the JVM's parser, which only a driver has. A processor that is tested alone has no driver, so
+this recursive-descent parser reads the text. It is strict: text that it does not know is an error with the
+position, never a guess. What it accepts it reads as Spark does.
 
 Source: the `colDefinitionList` and `dataType` rules of Spark's SqlBaseParser.g4.
 """
@@ -52,7 +52,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b"}
 
 
 def parse_ddl(text: str) -> t.StructType:
-    """The schema that Spark reads from a text. An OptionError says where it stops making sense.
+    """Return the schema that Spark would read from a text. An OptionError says where the text cannot be read.
 
     >>> parse_ddl("user string NOT NULL, amounts array<decimal(10, 2)>").simpleString()
     'struct<user:string,amounts:array<decimal(10,2)>>'
@@ -61,7 +61,7 @@ def parse_ddl(text: str) -> t.StructType:
 
 
 class _Parser:
-    """One text, its tokens, and how far they have been read."""
+    """One text, its tokens, and the position of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -148,7 +148,7 @@ class _Parser:
         return t.DecimalType(precision, scale)
 
     def _interval(self) -> t.DataType:
-        """`interval day to second`, its parts, and the same of years; without units the calendar's interval."""
+        """Read `interval day to second` or `year to month`, or a part of them. Without units: a calendar interval."""
         start = self._tokens[self._at][2]
         for units, kind in ((_YEAR_TO_MONTH, t.YearMonthIntervalType), (_DAY_TO_SECOND, t.DayTimeIntervalType)):
             first = self._took_one_of(units)
@@ -189,7 +189,7 @@ class _Parser:
         return self._tokens[self._at - 1][1]
 
     def _took(self, wanted: str) -> bool:
-        """Whether this sign or word comes next; it is read if so."""
+        """Read the next token if it is this sign or word. Return whether it was."""
         took = self._next_is(wanted)
         self._at += took
         return took

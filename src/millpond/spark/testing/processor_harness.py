@@ -1,12 +1,12 @@
-"""Runs a PySpark `StatefulProcessor` alone: no session, no JVM, milliseconds a test.
+"""Run a PySpark `StatefulProcessor` alone: without a session or a JVM, in milliseconds a test.
 
-Batch by batch, as Spark would, through the very code that a state host runs: the shard is brought to the manifest of
-the last batch, rows go to the processor in its form, late rows are dropped and timers fire, calls that fail are set
-aside, and what the batch changed becomes a delta and a manifest, which is all that `restart` has to begin again from.
-Only what Spark does is left out: there is one shard with one key group, so keys come in the order of their first row.
+It runs batch by batch, as Spark would, through the same code as a state host. The shard begins at the manifest of the
+last batch. Late rows are dropped, the other rows reach the processor in its form, timers fire, and calls that fail
+become dead letters. The batch's changes become a delta and a manifest, from which `restart` begins again. Spark's own
+work is left out. There is one shard with one key group, so keys come in the order of their first row.
 
-Invariant: a batch counts whole or not at all. If the processor raises, its error comes out as it is,
-the batch's changes are gone, and the next batch begins where this one did.
+Invariant: a batch counts whole or not at all. If the processor raises, its error is raised unchanged, the batch's
+changes are undone, and the next batch begins where this one did.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ class ProcessorSnapshot:
     """The durable state of a processor after a batch: what Spark's state store would hold.
 
     Attributes:
-        manifest: of the version.
-        segments: by id.
+        manifest: the manifest of the version.
+        segments: its segments, by id.
     """
 
     manifest: Manifest
@@ -62,25 +62,25 @@ class ProcessorSnapshot:
 
 
 class ProcessorHarness:
-    """One processor, its state and its time.
+    """Runs one processor over batches of rows, with its state and its time.
 
-    The processor is copied for every batch, as on Spark: what it must remember belongs into state.
+    The processor is copied for every batch, as on Spark, so only its state is remembered.
 
     Args:
-        processor: as written for PySpark's `transformWithState`, or for the form that is asked for.
+        processor: as written for PySpark's `transformWithState`, or for the given form.
         rows: the schema of the rows, a StructType or its DDL text.
-        key: the name of the key column, or names.
+        key: the name of the key column, or several names.
         output: the schema of what the processor yields, a StructType or its DDL text.
         time_mode: "None", "EventTime" or "ProcessingTime".
         event_time: in "EventTime", the timestamp column that has the watermark.
-        late: "drop" or "keep": what becomes of rows that the watermark has passed.
+        late: "drop" or "keep": what to do with rows that the watermark has passed.
         options: where state is held, as option strings: `{"state.backend.type": "rocksdb"}`.
-        form: in which the processor gets rows: "rows", "pandas" (times are in UTC) or "arrow". The harness takes and
-            gives rows in any case.
-        on_error: "fail" or "dead-letter": what becomes of a call of the processor that fails. See `dead_letters`.
+        form: how the processor gets rows: "rows", "pandas" (times are in UTC) or "arrow". The harness itself takes and
+            returns Rows with all of them.
+        on_error: "fail" or "dead-letter": what to do when a call of the processor fails. See `dead_letters`.
 
     Raises:
-        OptionError: an argument is not one of those above, or the processor declares a state that cannot be.
+        OptionError: an argument is not one of those above, or the processor declares a state that is not allowed.
 
     >>> class Visits(StatefulProcessor):
     ...     def init(self, handle):
@@ -146,7 +146,7 @@ class ProcessorHarness:
             time_mode=time_mode.lower(),
             event_time=None if event_time is None else self._rows.names.index(event_time),
             keep_late=late.lower() == "keep",
-            metrics=None,  # counted by the driver, which is not here
+            metrics=None,  # there is no driver to sum them
             hosts=1,
             config=StateConfig(options=options or {}),
             dead_letter=None if self._letter is None else pa.struct(list(arrow_schema(self._letter))),
@@ -169,7 +169,7 @@ class ProcessorHarness:
         self.late_rows = 0
         """How many rows were dropped because the watermark had passed them."""
         self.dead_letters: list[Row] = []
-        """The calls that failed and were set aside, as Rows whose fields `millpond.spark.split_dead_letters` explains.
+        """The dead letters so far, as Rows whose fields `millpond.spark.split_dead_letters` explains.
 
         Their `batch_id` is None.
         """
@@ -188,13 +188,14 @@ class ProcessorHarness:
     def process(
         self, rows: Iterable[Any], *, watermark_ms: int | None = None, processing_ms: int | None = None
     ) -> list[Row]:
-        """Run one batch and give its output.
+        """Run one batch and return its output.
 
         Args:
-            rows: as tuples in the schema's order, dicts, or Rows. Times without a zone are local, as in Spark.
-            watermark_ms: of this batch, from now on; timers up to it fire after the rows. Rows are late by the
-                watermark of the batch *before*, as in Spark.
-            processing_ms: of this batch, from now on; in "ProcessingTime" timers up to it fire after the rows.
+            rows: tuples in the schema's order, dicts, or Rows. Times without a zone are local, as in Spark.
+            watermark_ms: the watermark of this batch and those after it. Timers up to it fire after the rows. Rows are
+                late by the watermark of the *previous* batch, as in Spark.
+            processing_ms: the processing time of this batch and those after it. In "ProcessingTime" timers up to it
+                fire after the rows.
 
         Raises:
             DataError: a row or what the processor yields does not fit its schema.
@@ -215,13 +216,13 @@ class ProcessorHarness:
         return output
 
     def advance(self, *, watermark_ms: int | None = None, processing_ms: int | None = None) -> list[Row]:
-        """Run one batch without rows, because time has passed; timers fire as in `process`."""
+        """Run one batch without rows, because time has passed. Timers fire as in `process`."""
         return self.process((), watermark_ms=watermark_ms, processing_ms=processing_ms)
 
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
-        """A state of every key as it is now, by key tuple: a tuple, a list of them, or a dict of them by map key.
+        """Return a state of all keys as a dict from key tuple to value.
 
-        What has expired is left out.
+        The value is a tuple, a list of tuples, or a dict of tuples by map key. Expired values are left out.
 
         Raises:
             OptionError: there is no such state, or the harness is closed.
@@ -239,11 +240,11 @@ class ProcessorHarness:
         return found
 
     def snapshot(self) -> ProcessorSnapshot:
-        """The durable state after the last batch."""
+        """Return the durable state after the last batch."""
         return self._durable
 
     def restore(self, snapshot: ProcessorSnapshot) -> None:
-        """Go on from a snapshot, of this harness or of another one with the same key, at the snapshot's times."""
+        """Go on from a snapshot of this harness, or of another one with the same key, at the snapshot's times."""
         if snapshot.manifest.key_schema != self._durable.manifest.key_schema:
             raise OptionError("the snapshot was made under another key. Give the harness the key it was made with.")
         self._durable, manifest = snapshot, snapshot.manifest
@@ -254,7 +255,7 @@ class ProcessorHarness:
         self.restart()
 
     def savepoint(self, location: str) -> None:
-        """Write the state of the last batch to an empty folder, a path or URI: a query can begin with it, or a harness.
+        """Write the state of the last batch to an empty folder, a path or URI. A query or a harness can begin with it.
 
         Raises:
             OptionError: the folder is not empty.
@@ -265,12 +266,12 @@ class ProcessorHarness:
         write_savepoint(location, [ShardState.of_snapshot(self._durable.manifest, shard.backend, shard.declared)])
 
     def restore_savepoint(self, location: str) -> None:
-        """Go on with the state of a savepoint, of a query, of any number of shards, or of a harness.
+        """Go on with the state of a savepoint, of a harness or of a query with any number of shards.
 
-        What is in memory is lost; the times stay as they are.
+        The state in memory is lost. The times stay as they are.
 
         Raises:
-            OptionError: its keys or states are others than declared, or its timers wait for another kind of time.
+            OptionError: its keys or states are not those declared, or its timers need another time mode.
             CorruptionError: it is torn, incomplete or altered; the file is named.
         """
         self._check_open()
@@ -282,7 +283,7 @@ class ProcessorHarness:
         self._keep(held.shard.commit("savepoint", self._time.watermark_ms))
 
     def restart(self) -> None:
-        """Lose what is in memory, as when a host is killed, and restore the state of the last batch."""
+        """Drop the state in memory, as when a host is killed, and restore the state of the last batch."""
         self._check_open()
         self._slot.drop()
         self._standing()
@@ -297,11 +298,11 @@ class ProcessorHarness:
             raise OptionError("the harness is closed, and its state was freed. Make a new one.")
 
     def _standing(self) -> HeldShard:
-        """The shard as it was after the last batch."""
+        """Return the shard as it was after the last batch."""
         return standing_at(self._slot, self._spec, self._durable.manifest, self._time, lambda: self._durable.segments)
 
     def _keep(self, commit: Commit) -> None:
-        """What Spark's state store does with a version."""
+        """Store a version, as Spark's state store does."""
         segments = {at: data for at, data in self._durable.segments.items() if at not in commit.dropped}
         self._durable = ProcessorSnapshot(commit.manifest, {**segments, **commit.segments})
 

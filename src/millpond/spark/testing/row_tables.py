@@ -1,4 +1,4 @@
-"""Rows as a test writes and reads them, and the tables that a shard's batch takes and gives."""
+"""Convert between the rows of a test and the tables of a shard's batch."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +17,7 @@ from millpond.state.types.rows import RowCodec
 
 
 def schema_of(schema: StructType | str) -> StructType:
-    """A schema from itself or its DDL text, which is read without a session."""
+    """Return a schema from a StructType or from its DDL text, which is parsed without a session."""
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, str):
@@ -26,7 +26,7 @@ def schema_of(schema: StructType | str) -> StructType:
 
 
 class InputTables:
-    """Makes tables of rows, all of which lie in key group 0."""
+    """Makes tables of rows, all in key group 0."""
 
     def __init__(self, schema: StructType) -> None:
         self._names = schema.names
@@ -34,7 +34,7 @@ class InputTables:
         self._inward = row_inward_of(schema)
 
     def table(self, rows: Iterable[Any]) -> pa.Table:
-        """The rows, each a tuple in the schema's order, a dict or a Row. A DataError names the column that is wrong."""
+        """Make a table of rows: tuples in the schema's order, dicts or Rows. A DataError names the wrong column."""
         checked = [self._codec.check(self._values(row)) for row in rows]
         return _in_one_group(self._shuffled(pa.table(self._codec.columns(checked), schema=self._codec.schema)))
 
@@ -55,14 +55,14 @@ class InputTables:
 
 
 class CombinedTables(InputTables):
-    """The same of a processor that combines rows before the shuffle: there is one task."""
+    """Makes tables for a processor that combines rows before the shuffle, as if one task had read them."""
 
     def __init__(self, schema: StructType, combining: Combining) -> None:
         super().__init__(schema)
         self._combining = combining
 
     def _shuffled(self, rows: pa.Table) -> pa.Table:
-        # A batch without rows is combined in no task.
+        # On Spark no task combines a batch without rows.
         return self._combining.table(rows)[0] if len(rows) else self._combining.schema.empty_table()
 
 
@@ -71,7 +71,7 @@ def _in_one_group(rows: pa.Table) -> pa.Table:
 
 
 def rows_maker(schema: StructType) -> Callable[[pa.Table], list[Row]]:
-    """Makes Rows of a table's rows, as Spark would."""
+    """Return a function that makes Rows of a table's rows, as Spark would."""
     outward, make_row = outward_of(schema), row_maker(schema.names)
 
     def rows_of(table: pa.Table) -> list[Row]:
