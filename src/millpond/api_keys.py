@@ -60,7 +60,8 @@ def read_api_keys(path: Path) -> list[str]:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the file of API keys {path} cannot be read: {error}.") from error
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    stripped = map(str.strip, lines)
+    keys = [line for line in stripped if line and not line.startswith("#")]
     if not keys:
         raise OptionError(f"the file of API keys {path} has no key; write one a line, or leave the option out.")
     return keys

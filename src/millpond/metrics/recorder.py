@@ -87,7 +87,8 @@ class MemoryRecorder:
         """Set a level."""
         if metric.endswith("_total"):
             raise OptionError(f"gauge {metric!r}: names that end in '_total' are counters; rename it or use count()")
-        self._levels[metric, name] = value
+        with self._lock:
+            self._levels[metric, name] = value
 
     def total(self, metric: str, *, name: str = "", result: Result = "ok") -> float:
         """Return the sum so far; 0 if nothing was counted."""

@@ -48,7 +48,9 @@ def _stop(*_: Any, **__: Any) -> None:
             command = f"{sys.executable} -m millpond.spark.environment.breakpoint_terminal {path}"
             print(f"breakpoint() waits for a terminal: {command}", file=sys.stderr, flush=True)  # noqa: T201
             if not select.select([listener], [], [], WAIT_SECONDS)[0]:
-                raise UnavailableError(f"nobody came to the breakpoint within {WAIT_SECONDS:.0f} s: {command}")
+                raise UnavailableError(
+                    f"no debugger connected to the breakpoint within {WAIT_SECONDS:.0f} s; run: {command}"
+                )
             visitor, _ = listener.accept()
         finally:
             path.unlink(missing_ok=True)

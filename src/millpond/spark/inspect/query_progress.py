@@ -7,7 +7,7 @@ Invariant: memory is bounded, in queries and in batches. The listener never fail
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -35,7 +35,10 @@ _STEPS = {
 
 
 class QueryProgress:
-    """The known progress of one query."""
+    """The known progress of one query.
+
+    The listener replaces `batches` and `observed` and never changes them, so any thread may read them.
+    """
 
     def __init__(self, query_id: str, name: str | None) -> None:
         self.id = query_id
@@ -43,8 +46,8 @@ class QueryProgress:
         self.is_active = True
         self.error: str | None = None
         self.input_rows = 0
-        self.batches: deque[BatchView] = deque(maxlen=KEPT_BATCHES)
-        self.observed: dict[str, KeyedMetrics] = {}
+        self.batches: tuple[BatchView, ...] = ()
+        self.observed: Mapping[str, KeyedMetrics] = {}
         """Under Spark Connect, the metrics of the keyed operators, by the name of the observation."""
 
 
@@ -78,11 +81,13 @@ class QueryProgressListener(StreamingQueryListener):  # type: ignore[misc]
         """Add a batch to its query."""
         progress = event.progress
         query = self.known(str(progress.id), progress.name)
-        query.batches.append(batch_view(progress))
+        query.batches = (*query.batches, batch_view(progress))[-KEPT_BATCHES:]
         query.input_rows += progress.numInputRows
+        observed = dict(query.observed)
         for name, row in (progress.observedMetrics or {}).items():
             if name.startswith(OBSERVED) and row is not None:
-                query.observed[name] = query.observed.get(name, KeyedMetrics()) + metrics_of(row)
+                observed[name] = observed.get(name, KeyedMetrics()) + metrics_of(row)
+        query.observed = observed
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing: there was no batch."""

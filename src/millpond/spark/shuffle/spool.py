@@ -34,7 +34,7 @@ class Spool:
 
     def __init__(self, folder: Callable[[], Path], memory_bytes: int = MEMORY_BYTES) -> None:
         self._folder = folder
-        self._room = memory_bytes
+        self._memory_bytes = self._room = memory_bytes
         self._in_memory: list[bytes | memoryview] = []
         self._lengths_in_file: list[int] = []
         self._file: IO[bytes] | None = None
@@ -63,8 +63,8 @@ class Spool:
             self._file.write(blob)
         except OSError as error:
             raise UnavailableError(
-                f"a batch larger than {MEMORY_BYTES >> 20} MiB could not wait in a file in {self._folder()}: {error}. "
-                "Free some space there, point TMPDIR elsewhere, or take smaller batches."
+                f"data beyond the {self._memory_bytes:,} bytes that are kept in memory could not be written to a file "
+                f"in {self._folder()}: {error}. Free some space there, point TMPDIR elsewhere, or take smaller batches."
             ) from error
         self._lengths_in_file.append(len(blob))
 
