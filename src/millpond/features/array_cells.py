@@ -1,7 +1,7 @@
-"""Cells of many groups at once, by array operations.
+"""Collects cells of many groups at once, by array operations.
 
 The rows lie sorted by group, so a group is a slice, and a reduction over all slices is one numpy call
-(``reduceat``, ``bincount``). Every function gives exactly what ``CellOperation.collect`` gives for each
+(``reduceat``, ``bincount``). Every function returns exactly what ``CellOperation.collect`` returns for each
 group; that is their oracle.
 
 Sums of doubles stay exact: a mantissa is cut into limbs of 32 bits, which are added as fixed-point numbers
@@ -30,11 +30,11 @@ class GroupedRows:
 
     Args:
         groups: the number of each group that has rows, ascending.
-        starts: where the rows of each begin.
-        index: for each row, which of these groups it belongs to.
+        starts: where the rows of each of these groups begin.
+        index: for each row, the position of its group in ``groups``.
         times: the time of each row.
         values: the value of each row, as a numpy array or as a list.
-        ranked: where it is not None, the distinct values in order, and ``values`` are places in it.
+        ranked: None, or the distinct values in order; then ``values`` are positions in it.
     """
 
     groups: Any
@@ -45,18 +45,18 @@ class GroupedRows:
     ranked: list[Any] | None = None
 
     def listed(self, values: Any) -> list[Any]:
-        """Give some of the values as Python's."""
+        """Return some of ``values`` as Python values."""
         found: list[Any] = values if isinstance(values, list) else values.tolist()
         ranked = self.ranked
         return found if ranked is None else [ranked[place] for place in found]
 
     def slices(self) -> list[tuple[int, int]]:
-        """Give where the rows of each group begin and end."""
+        """Return where the rows of each group begin and end."""
         return list(pairwise([*self.starts.tolist(), len(self.index)]))
 
 
 def collect_each(cell: CellOperation, rows: GroupedRows) -> list[Cell]:
-    """Collect each group by the cell's own ``collect``: right for every kind."""
+    """Collect each group with the cell's own ``collect``; works for every kind of cell."""
     values = rows.listed(rows.values)
     times = rows.times.tolist()
     collect = cell.collect
@@ -84,7 +84,7 @@ def _sums_of_doubles(rows: GroupedRows) -> WordSums:
     fractions, exponents = np.frexp(rows.values)
     mantissas = (fractions * (1 << _MANTISSA_BITS)).astype(np.int64)
     shifts = exponents.astype(np.int64) + (FRACTION_BITS - _MANTISSA_BITS)
-    # Mantissas of subnormals end in as many zeros as their shift is below 0.
+    # The mantissa of a subnormal ends in as many zero bits as its shift is below 0.
     mantissas >>= np.maximum(-shifts, 0)
     shifts = np.maximum(shifts, 0)
     signs = np.sign(mantissas)
@@ -96,7 +96,7 @@ def _sums_of_doubles(rows: GroupedRows) -> WordSums:
 
 
 def _reduced(reduce: Any, values: Any, starts: Any) -> Any:
-    """Reduce each group; numpy has no extremes of booleans."""
+    """Reduce each group; numpy cannot reduce booleans to extremes, so these are reduced as bytes."""
     if values.dtype == np.bool_:
         return reduce.reduceat(values.view(np.uint8), starts).astype(np.bool_)
     return reduce.reduceat(values, starts)
@@ -161,11 +161,11 @@ _ARRAY_OPERATIONS: dict[str, Callable[[CellOperation, GroupedRows], list[Cell]]]
     "set": _sets,
     "sum": _sums,
 }
-"""The kinds of cells that array operations collect."""
+"""The array operation of each kind of cell that has one."""
 
 
 def collect_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequence[Cell]:
-    """Give the cell of each group, for all groups from 0 to ``count``; those without rows get the empty cell."""
+    """Return the cell of each group, for all groups from 0 to ``count``; those without rows get the empty cell."""
     if not len(rows.index):
         return [cell.empty] * count
     by_arrays = _ARRAY_OPERATIONS.get(cell.kind)
@@ -175,9 +175,9 @@ def collect_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequen
 
 
 def store_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequence[Any]:
-    """Give what is stored of the cell of each group, as ``CellOperation.encode`` gives it of `collect_groups`.
+    """Return the stored form of the cell of each group: ``CellOperation.encode`` of what `collect_groups` returns.
 
-    Of exact sums it is made from their words: the long integers that they are in memory are never made.
+    Exact sums are encoded from their words, without making the long integers that they are in memory.
     """
     if (
         cell.encode is encode_fixed_point
@@ -193,7 +193,7 @@ def store_groups(cell: CellOperation, rows: GroupedRows, count: int) -> Sequence
 
 
 def _of_all_groups(found: Sequence[Any], rows: GroupedRows, count: int, empty: Any) -> Sequence[Any]:
-    """Give what groups with rows have found, and for the others what is empty."""
+    """Return one entry for each group: what was found for groups with rows, ``empty`` for the others."""
     if len(found) == count:
         return found
     of_all = [empty] * count

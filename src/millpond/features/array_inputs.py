@@ -2,8 +2,8 @@
 
 Numbers, booleans, dates, timestamps and decimals of up to 18 digits become numpy arrays. Texts and binaries
 become the ranks of their distinct values, so that ranks compare as values do. Longer decimals, arrays and maps
-become lists, as ``inputs`` makes them. What numpy or Arrow cannot convert exactly goes that way too, so that
-every fault is told in the same words.
+become lists, as ``inputs`` makes them. So does what numpy or Arrow cannot convert exactly: then every fault is
+reported in the same words.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ _RANKED = ("string", "binary")
 class ArrayColumn:
     """One input of all rows: an inside value for each row, and which rows have one (None: all).
 
-    Where ``ranked`` is not None, it has the distinct values in order, and ``values`` are places in it.
+    ``ranked`` is None, or has the distinct values in order; then ``values`` are positions in it.
     """
 
     valid: Any
@@ -37,14 +37,14 @@ class ArrayColumn:
     ranked: list[Any] | None = None
 
     def listed(self) -> list[Any]:
-        """Give the value of each row that has one."""
+        """Return the value of each row that has one."""
         values: list[Any] = (self.values if self.valid is None else self.values[self.valid]).tolist()
         ranked = self.ranked
         return values if ranked is None else [ranked[place] for place in values]
 
 
 class TableInputs:
-    """The inputs of a GroupBy in a table; converted once each, when they are asked for."""
+    """The inputs of a GroupBy in a table; each is converted once, when it is asked for."""
 
     def __init__(self, group_by: str, fields: Sequence[Field], table: pa.Table) -> None:
         self._group_by = group_by
@@ -55,7 +55,7 @@ class TableInputs:
         self._given = tuple(map(self._column_of(table), self._fields, self._types))
 
     def array(self, position: int) -> ArrayColumn | None:
-        """Give an input as an array; None if its values have no array form."""
+        """Return an input as an array; None if its values have no array form."""
         if position not in self._arrays:
             self._arrays[position] = _as_array(self._given[position], self._types[position])
         return self._arrays[position]
@@ -94,7 +94,7 @@ class TableInputs:
 
 
 def _fits(given: pa.DataType, wanted: DataType) -> bool:
-    """Tell whether a column's type can hold values of a type; each value is checked as well."""
+    """Return whether a type of column can hold values of a declared type; each value is checked as well."""
     if pa.types.is_null(given):
         return True
     if wanted.element is not None:
@@ -146,7 +146,7 @@ def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:
 
 
 def _as_ranks(column: pa.Array, type_: DataType) -> ArrayColumn | None:
-    """Number the distinct values in their order: texts by code point, which is the order of their bytes in UTF-8."""
+    """Replace values by their ranks among the distinct values. Texts sort by code point, as their UTF-8 bytes do."""
     try:
         encoded = column.cast(type_.arrow()).dictionary_encode()
         order = pc.array_sort_indices(encoded.dictionary)
@@ -169,7 +169,7 @@ def _whole(column: pa.Array, _: DataType) -> Any:
 
 
 def _fraction(column: pa.Array, _: DataType) -> Any:
-    # Adding 0.0 turns -0.0 into 0.0, as for single events.
+    # Adding 0.0 turns -0.0 into 0.0, as in single events.
     return _filled(column).astype(np.float64) + 0.0
 
 
@@ -186,7 +186,7 @@ def _microseconds(column: pa.Array, _: DataType) -> Any:
 
 
 def _unscaled(column: pa.Array, type_: DataType) -> Any:
-    """Read the low 64 bits of each decimal: with up to 18 digits they are the whole number."""
+    """Return the low 64 bits of each decimal: with up to 18 digits they are the whole number."""
     column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(type_.arrow())) if column.null_count else column
     words = np.frombuffer(column.buffers()[1], np.int64)
     return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]

@@ -1,21 +1,21 @@
-"""What the batch upload keeps of one key: the past before the batch end, able to answer for two days.
+"""What the batch upload stores of one key: the past before the batch end, enough to answer for two days.
 
 For a batch end B a query q may come at any time in [B, B + 2 days]. As q moves, the far end of each
-window moves with it, hop by hop, through at most two days (the *tail*); what is nearer to B than that
+window moves with it, hop by hop, through at most two days (the *tail*). What lies between the tail and B
 is in the window of every such query. So a window needs one IR for each hop of its tail and one for
 what follows, and no events.
 
 The idea: the windows of one GroupBy all end at the query, so what they hold before B are *suffixes of
-one timeline*. The timeline is cut wherever any window may start for any q; each event falls into
-exactly one *segment* between two cuts, however many windows hold it. A window is then every segment
-from its start on: one bisect finds it.
+one timeline*. The timeline is cut wherever any window may start for any q. Each event falls into
+exactly one *segment* between two cuts, however many windows hold it. A window is then all segments
+from its start on, found by one bisect.
 
     before all cuts │ 30d tail │      │ 7d tail │      │ 1d tail │ 6h, 1h tail │ B
     ────────────────┼──┬──┬────┼──────┼─┬─┬─┬─┬─┼──────┼─┬─┬─┬─┬─┼┬┬┬┬┬┬┬┬┬┬┬┬┬┤
                     └─ every window is a suffix of this line ───────────────────┘
 
 How a cell is stored depends on its size. A *scalar* (a count, a sum, a maximum) is stored as a suffix:
-for each segment the cell of everything from its start up to B, so that a window is read and not merged.
+for each segment the cell of everything from its start up to B. So a window is read and not merged.
 A *collection* (a set, a list, a map, a sketch) is stored once per segment and folded when it is read: as
 suffixes, each element would be stored again for every cut before it.
 
@@ -50,7 +50,7 @@ class BatchIr(msgspec.Struct, frozen=True):
     columns: tuple[tuple[Cell, ...], ...]
 
     def position(self, segment: int) -> int:
-        """Give the place in the columns from which a segment and all later ones lie; their length if none does.
+        """Return the position in the columns of the first segment from ``segment`` on; their length if there is none.
 
         >>> BatchIr(batch_end_ms=0, segments=(3, 7), columns=((9, 2),)).position(4)
         1
@@ -61,8 +61,7 @@ class BatchIr(msgspec.Struct, frozen=True):
 class Timeline:
     """The cuts of all windows of a GroupBy, as times before the batch end; immutable.
 
-    Segment 0 is what lies before every cut; segment n begins at cut n - 1 and ends at cut n, or at the
-    batch end.
+    Segment 0 lies before all cuts. Segment n begins at cut n - 1 and ends at cut n, or at the batch end.
 
     Args:
         windows_ms: the lengths of the windows.
@@ -84,24 +83,24 @@ class Timeline:
         self.cuts_ms: tuple[int, ...] = tuple(sorted(cuts - {0}))
 
     def segment(self, offset_ms: int) -> int:
-        """Give the number of the segment that holds a time, given as its distance from the batch end (negative)."""
+        """Return the number of the segment that holds a time, given as its distance from the batch end (negative)."""
         return bisect_right(self.cuts_ms, offset_ms)
 
     def is_cut(self, offset_ms: int) -> bool:
-        """Tell whether a window that starts here can be answered exactly."""
+        """Return whether a window that starts at this offset from the batch end can be answered exactly."""
         position = bisect_left(self.cuts_ms, offset_ms)
         return offset_ms >= 0 or (position < len(self.cuts_ms) and self.cuts_ms[position] == offset_ms)
 
 
 def check_batch_end(batch_end_ms: int, tile_ms: int = DAY_MS) -> None:
-    """Refuse a batch end that no tile begins at.
+    """Raise if no tile begins at a batch end.
 
     Args:
         batch_end_ms: in milliseconds since the epoch, UTC.
         tile_ms: the plan's smallest tile; a batch ends at a multiple of it, and at a full hour.
 
     Raises:
-        OptionError: it is not, with the nearest one before it.
+        OptionError: it is not such a time; the error names the nearest one before it.
 
     >>> check_batch_end(HOUR_MS, tile_ms=300_000)
     """

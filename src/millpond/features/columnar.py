@@ -1,10 +1,10 @@
-"""Collect a whole Arrow table: the IR of each key in each segment or tile, without Python code per event.
+"""Collects a whole Arrow table: the IR of each key in each segment or tile, without Python code per event.
 
-The rows are numbered by group (a key and a part of time), sorted by group once, and then each cell is
-collected for all groups in a few array operations (``array_cells``). Kinds of cells that have none are
+The rows are numbered by group (a key and a part of time) and sorted by group once. Then each cell is
+collected for all groups in a few array operations (``array_cells``). Cells without array operations are
 collected group by group, from columns that were checked and converted once for the whole table.
 
-``CompiledCells.collect`` is the oracle: for the events of each group it gives the same IR.
+``CompiledCells.collect`` is the oracle: for the events of each group it returns the same IR.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ class Groups:
     """The rows of a table, numbered by group.
 
     Args:
-        numbers: for each row the number of its group, or -1 where a key column is null.
-        first_rows: for each group the first row that belongs to it: there its key and part can be read.
+        numbers: for each row the number of its group, or -1 if a key column is null.
+        first_rows: for each group its first row, from which its key and part can be read.
     """
 
     numbers: Any
@@ -37,7 +37,7 @@ class Groups:
 
     @property
     def without_key(self) -> int:
-        """How many rows have a null in a key column, and so belong to no key."""
+        """How many rows have a null in a key column, and so have no key."""
         return int(np.count_nonzero(self.numbers < 0))
 
 
@@ -54,7 +54,7 @@ class CollectedTable:
     count: int
 
     def irs(self) -> list[Ir]:
-        """Give the IR of each group."""
+        """Return the IR of each group."""
         return list(zip(*self.columns, strict=True)) if self.columns else [()] * self.count
 
 
@@ -96,7 +96,7 @@ def collect_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.T
 
     Args:
         cells: the compiled cells of the GroupBy.
-        groups: the group of each row, as `group_rows` numbers them; rows of no group are left out.
+        groups: the group of each row, from `group_rows`; rows without a group are left out.
         times: the time of each row in milliseconds UTC, none null: an Arrow or numpy array.
         inputs: a table that has the inputs as columns, by their names.
 
@@ -116,7 +116,7 @@ def collect_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.T
 
 
 def store_table(cells: CompiledCells, groups: Groups, times: Any, inputs: pa.Table) -> tuple[Sequence[Any], ...]:
-    """Give for each cell of the plan what is stored of it for each group; arguments and errors of `collect_table`."""
+    """Return for each cell of the plan its stored form for each group; arguments and errors of `collect_table`."""
     return _of_groups(cells, groups, times, inputs, store_groups)
 
 
@@ -154,14 +154,14 @@ class _SortedRows:
     table: TableInputs
 
     def of(self, source: CellRows) -> GroupedRows:
-        """Give what the cells over a column collect."""
+        """Return the rows from which the cells over a column collect."""
         if source.bucket is None and source.column == EVENTS:
             return self._grouped(self.order, self.times)
         if source.bucket is None and (found := self.table.array(source.column)) is not None:
             order = self.order if found.valid is None else self.order[found.valid[self.order]]
             return self._grouped(order, found.values, found.ranked)
         rows, values = source.aligned(range(len(self.numbers)), self.table.columns)
-        # Where in the values a row has its own; rows without one are left out of the order.
+        # The position of each row's value in `values`; rows without one are left out of the order.
         place = np.full(len(self.numbers), -1, np.int64)
         place[np.asarray(rows, np.int64)] = np.arange(len(values))
         order = self.order[place[self.order] >= 0]
@@ -176,7 +176,7 @@ class _SortedRows:
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Any, int, Any]:
-    """Number the distinct values of a column; give also how many there are, and which rows have one."""
+    """Number the distinct values of a column; return the numbers, their count, and which rows are not null."""
     if pa.types.is_floating(column.type):
         # Adding 0.0 turns -0.0 into 0.0: they are one key.
         column = pc.add(column, pa.scalar(0.0, column.type))
@@ -188,7 +188,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[Any, int, Any]:
 
 
 def _joined_codes(codes: Any, sizes: int, own: Any, size: int) -> tuple[Any, int]:
-    """Number the pairs of two codes; numbers are made dense before they would leave 63 bits."""
+    """Number the pairs of two codes; numbers are made dense before they would exceed 63 bits."""
     if sizes * size >= 1 << 62:
         distinct, codes = _dense(codes)
         sizes = len(distinct)

@@ -1,7 +1,7 @@
-"""The cells of one GroupBy: which ones it needs, what each collects, and how each feature ends.
+"""The cells of one GroupBy: which it needs, what each collects, and how each feature is finished.
 
 Aggregations share their cells: an average and a sum over one column read the same sum and the same
-count. A cell is known by its id, which says kind, parameter, type, column, shape and bucket, so the
+count. A cell is known by its id, which names kind, parameter, type, column, shape and bucket. So the
 cells that are stored under an id mean the same in every definition.
 
 Collecting checks and converts each input column once, drops nulls together with their times, and then
@@ -38,12 +38,12 @@ class CompiledFeature:
     Args:
         name: the name of the feature.
         window: as declared; None is all time.
-        positions: where in the IR its cells lie, in the order in which ``finish`` takes them.
-        finish: ends in the value; None is no data.
+        positions: the positions of its cells in the IR, in the order in which ``finish`` takes them.
+        finish: returns the value of the cells; None is no data.
         type: the type of the value, as text.
         deletes: whether all of its cells can delete.
-        exact: whether equal events give equal values to the bit.
-        limit_met: tells of its only cell whether the value is but a bound, because a key has more distinct
+        exact: whether equal events give values that are equal to the bit.
+        limit_met: returns for its only cell whether the value is only a bound, because a key has more distinct
             values than are kept; None if the operation has no such limit.
     """
 
@@ -59,13 +59,13 @@ class CompiledFeature:
 
 @dataclass(frozen=True, slots=True)
 class CellRows:
-    """What a cell collects: the column of inputs (or the events), and the column of its buckets."""
+    """What a cell collects: the position of its input column (or `EVENTS`), and of the column of its buckets."""
 
     column: int
     bucket: int | None
 
     def aligned(self, times: Sequence[int], columns: list[Column]) -> tuple[Sequence[int], Sequence[Any]]:
-        """Give the times and the values of the events that have both value and bucket."""
+        """Return the times and the values of the events that have both value and bucket."""
         if self.bucket is None:
             if self.column == EVENTS:
                 return times, times
@@ -120,7 +120,7 @@ class CompiledCells:
         self._places = tuple(map(self._rows.index, self.rows_of_cells))
 
     def collect(self, times: Sequence[int], events: Sequence[Inputs]) -> Ir:
-        """Give the IR of some events, in any order.
+        """Return the IR of some events, in any order.
 
         Args:
             times: the time of each event, in milliseconds UTC.
@@ -142,8 +142,8 @@ def compile_cells(group_by: GroupBy, span_ms: int | None = None) -> CompiledCell
 
     Args:
         group_by: the definition.
-        span_ms: if given, each cell keeps its values apart by time, in spans of this length; the features then
-            do not read these cells themselves, but what `own_times.irs_since` makes of them.
+        span_ms: if given, each cell keeps its values apart by time, in spans of this length. The features then
+            read not these cells but what `own_times.irs_since` makes of them.
 
     >>> from millpond.features.definitions import Field
     >>> route = GroupBy(
@@ -177,7 +177,7 @@ def _cells(aggregation: Aggregation, type_: DataType | None) -> list[CellOperati
 
 
 def _shaped(cell: CellOperation, aggregation: Aggregation, type_: DataType | None, bucket: str | None) -> CellOperation:
-    """Wrap a cell into the shapes of its column, and complete its id."""
+    """Wrap a cell in the shapes of its column, and complete its id."""
     if type_ is not None:
         cell = replace(cell, id=f"{cell.id}:{aggregation.column}")
         if type_.key is not None:

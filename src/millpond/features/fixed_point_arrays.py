@@ -4,7 +4,7 @@ Place on the data path: under `array_cells`, which collects events, and under th
 and stores them again.
 
 A number is cut into limbs of 32 bits, each shifted into its two words. The words of one weight are added per group as
-doubles, of which up to 2**21 add up without rounding. Then carries go up through the words, and each group's words
+doubles, of which up to 2**21 add up without rounding. Then carries move up through the words. Each group's words
 are read as one Python integer, or written as `cells.counts_and_sums.encode_fixed_point` writes it.
 """
 
@@ -19,13 +19,13 @@ from millpond.features.packed_columns import PackedColumn, suffix_sums
 _WORD_BITS = 32
 _WORD_MASK = np.uint64((1 << _WORD_BITS) - 1)
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-"""Ones in the lowest bytes of a number, by how many."""
+"""Masks for the lowest bytes of a number, by the count of bytes."""
 
 _ADDED_AT_ONCE = 1 << (53 - _WORD_BITS)
-"""So many words add up to less than 2**53, below which doubles are exact."""
+"""That many words add up to less than 2**53, below which doubles are exact."""
 
 _BYTES = 0xC4
-"""How MessagePack begins up to 255 bytes."""
+"""The first byte of MessagePack for up to 255 bytes (bin 8)."""
 
 _MOST_BYTES = 0xFF
 _HEAD_BYTES = 2
@@ -36,9 +36,9 @@ class WordSums:
     """Sums of fixed-point numbers, one for each group.
 
     Args:
-        groups: how many there are.
-        shifts: of each number that will be added, by how many bits it is shifted at least.
-        most_bits: how many bits the longest number has beyond its shift.
+        groups: the number of groups.
+        shifts: for each number that will be added, the least number of bits by which it is shifted.
+        most_bits: the bits of the longest number, without its shift.
     """
 
     def __init__(self, groups: int, shifts: npt.NDArray[np.int64], most_bits: int) -> None:
@@ -51,9 +51,9 @@ class WordSums:
         """Add a limb of each number.
 
         Args:
-            index: the group of each.
+            index: the group of each number.
             shifts: by how many bits each is shifted.
-            limbs: each of up to 32 bits, as uint64.
+            limbs: up to 32 bits of each, as uint64.
             signs: 1, 0 or -1 for each; None if all are positive.
         """
         shifted = limbs << (shifts % _WORD_BITS).astype(np.uint64)
@@ -68,15 +68,15 @@ class WordSums:
                 self._totals += added.astype(np.int64).reshape(self._totals.shape)
 
     def add_following(self, bounds: npt.NDArray[np.int64]) -> None:
-        """Let each sum have all sums that follow it in its run of groups.
+        """Replace each sum by the sum of itself and all that follow in its run of groups.
 
         Args:
-            bounds: where each run begins, and at last how many groups there are.
+            bounds: where each run begins, followed by the number of groups.
         """
         self._totals = suffix_sums(self._totals, bounds)
 
     def sums(self) -> list[int]:
-        """Give the sum of each group."""
+        """Return the sum of each group."""
         words = self._carried()
         data, width, shift = words.tobytes(), 4 * words.shape[1], _WORD_BITS * self._first
         from_bytes = int.from_bytes
@@ -86,7 +86,7 @@ class WordSums:
         ]
 
     def stored(self) -> list[bytes] | None:
-        """Give each sum as `encode_fixed_point` writes it; None if one has more than 255 bytes."""
+        """Return each sum as `encode_fixed_point` writes it; None if one has more than 255 bytes."""
         packed = self.packed()
         if packed is None:
             return None
@@ -94,7 +94,7 @@ class WordSums:
         return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds)]
 
     def packed(self) -> PackedColumn | None:
-        """Give the MessagePack of each stored sum; None if one has more than 255 bytes."""
+        """Return the MessagePack of each stored sum; None if one has more than 255 bytes."""
         words = self._carried()
         rows, width = np.arange(len(words)), words.shape[1]
         first = (words != 0).argmax(axis=1)
@@ -103,7 +103,7 @@ class WordSums:
         zeros = np.maximum(np.frexp((lowest & -lowest).astype(np.float64))[1] - 1, 0)
         mantissas, signs = _shifted_right(words, first, zeros)
         magnitudes = mantissas ^ signs[:, None]
-        # The magnitude of a negative odd number is its inverted bits and one.
+        # The magnitude of a negative odd number is its bits inverted, plus one.
         magnitudes[:, 0] |= 1
         top = width - 1 - (magnitudes[:, ::-1] != 0).argmax(axis=1)
         bits = _WORD_BITS * top + np.frexp(magnitudes[rows, top].astype(np.float64))[1]
@@ -127,7 +127,7 @@ class WordSums:
         return PackedColumn(data.tobytes(), bounds.tolist())
 
     def _carried(self) -> npt.NDArray[np.uint32]:
-        """Give each sum as words of a two's complement, the lowest first."""
+        """Return each sum as words of a two's complement, the lowest first."""
         words = np.empty((self._groups, self._words + 2), "<u4")
         carry = np.zeros(self._groups, np.int64)
         for number in range(self._words):
@@ -142,7 +142,7 @@ class WordSums:
 def _shifted_right(
     words: npt.NDArray[np.uint32], first: Any, bits: Any
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Give numbers without their lowest words and bits, and the words that they go on with for ever: 0 or all ones."""
+    """Return numbers without their lowest words and bits, and the words that sign-extend them: 0 or all ones."""
     width = words.shape[1]
     signs = np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
     longer = np.concatenate([words, signs[:, None]], axis=1).astype(np.uint64)
@@ -157,13 +157,13 @@ def added_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> WordS
     """Add stored fixed-point numbers (`cells.counts_and_sums.encode_fixed_point`, as MessagePack) by group.
 
     Args:
-        data: the bytes of all numbers, one behind the other, as uint8.
+        data: the bytes of all numbers, one after the other, as uint8.
         bounds: where each begins, and where the last one ends.
-        index: the group of each.
-        groups: how many groups there are.
+        index: the group of each number.
+        groups: the number of groups.
 
     Raises:
-        ValueError: the bytes are no fixed-point numbers.
+        ValueError: the bytes are not fixed-point numbers.
 
     >>> data = np.frombuffer(bytes.fromhex("c403000105" "c400" "c403000aff"), np.uint8)
     >>> added_fixed_points(data, np.array([0, 5, 7, 12]), np.array([1, 0, 1]), groups=2).sums()
@@ -189,7 +189,7 @@ def added_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> WordS
             limb = both >> np.uint64(_WORD_BITS) if half else both & _WORD_MASK
             sums.add(index, shifts + _WORD_BITS * (2 * eighth + half), limb)
     if is_negative.any():
-        # Read as positive, a negative number was too large by one in the limb above.
+        # A negative number that is read as positive is too large by one in the limb above.
         some = np.flatnonzero(is_negative)
         above = shifts[some] + _WORD_BITS * limbs
         sums.add(index[some], above, np.ones(len(some), np.uint64), np.full(len(some), -1.0))
@@ -197,10 +197,10 @@ def added_fixed_points(data: Any, bounds: Any, index: Any, groups: int) -> WordS
 
 
 def _eight_bytes(data: Any, ends: Any, lengths: Any, is_negative: Any, eighth: int) -> npt.NDArray[np.uint64]:
-    """Give eight bytes of each number, counted from its end; what lies before its first byte repeats its sign."""
+    """Return the ``eighth``-th eight bytes of each number, from its end; beyond its first byte its sign repeats."""
     before = 8 * (eighth + 1)
     padded = np.concatenate([np.zeros(before, np.uint8), data])
-    # At each byte, that one and the seven behind it as one number.
+    # At each byte, it and the seven after it as one number.
     overlapping = np.ndarray(len(padded) - 7, ">u8", padded, strides=(1,))
     found = overlapping[ends].astype(np.uint64)
     own = _LOWEST_BYTES[np.clip(lengths - 8 * eighth, 0, 8)]

@@ -1,10 +1,10 @@
-"""Reading the values that format 1 wrote: batch rows and tiles of counts, sums, averages, minima, maxima.
+"""Reads the values that format 1 wrote: batch rows and tiles of counts, sums, averages, minima, maxima.
 
     version (1 byte), first four bytes of the definition's hash, CRC-32 of what follows, MessagePack
 
-Nothing writes it any more. A store that was filled before goes on being served until its next upload.
-All cells of a batch row were suffixes, and sums of doubles lay as mantissa and shift. A window under an
-hour stepped by five minutes then and steps by one now, so a GroupBy that has one is not read.
+Nothing writes format 1. A store that holds it is served until its next upload. In it, all cells of a batch row are
+suffixes, and sums of doubles are stored as mantissa and shift. A window under an hour had a hop of five minutes,
+where format 2 has one. So a GroupBy with such a window is not read.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ _decode_tile = msgspec.msgpack.Decoder(_Tile).decode
 
 
 def definition_hash(group_by: GroupBy) -> str | None:
-    """Give the hash by which format 1 marked values of a definition; None if it could not express it."""
+    """Return the hash that format 1 wrote for a definition; None if format 1 could not express it."""
     inputs_as_then = all(field.type in ("boolean", "double", "long", "string") for field in group_by.inputs)
     aggregations_as_then = all(
         one.operation in ("average", "count", "max", "min", "sum")
@@ -84,7 +84,7 @@ class Format1Codec:
         self._cells = tuple(cells)
 
     def decode_batch(self, data: bytes) -> BatchIr:
-        """Give the batch IR that bytes hold.
+        """Return the batch IR that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, or of another definition.
@@ -98,7 +98,7 @@ class Format1Codec:
             raise unreadable(what, str(cause)) from cause
 
     def decode_tile(self, data: bytes) -> Tile:
-        """Give the tile that bytes hold.
+        """Return the tile that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, or of another definition.

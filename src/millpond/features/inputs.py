@@ -1,8 +1,8 @@
 """The inputs of events, checked and turned into columns.
 
-Every value that is aggregated passes here, in upload and stream alike, and a whole column at a time:
-its types are looked at as one set, its Nones are dropped in one pass. What is not as declared is
-refused with its name, before it can get into an IR that nobody can take it out of again.
+Every value that is aggregated passes here, in upload and stream alike, a whole column at a time: its types
+are checked as one set, its Nones are dropped in one pass. An input that is not as declared raises an error with its
+name, before it gets into an IR, from which it could not be removed.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ Inputs = Sequence[Any]
 """The inputs of one event, in declared order; each of its declared type, or None."""
 
 EVENTS = -1
-"""Stands for the events themselves among the columns of inputs."""
+"""The position that stands for the events themselves among the columns of inputs."""
 
 
 _TIMES = {int}
 
 
 def check_times(group_by: str, times: Sequence[int]) -> None:
-    """Refuse times that are no whole numbers.
+    """Raise if a time is not a whole number.
 
     Raises:
-        DataError: one of them is none.
+        DataError: one of them is not.
 
     >>> check_times("route", [1, float("nan")])
     Traceback (most recent call last):
@@ -53,7 +53,7 @@ class Column(NamedTuple):
     values: Sequence[Any]
 
     def aligned(self) -> Sequence[Any]:
-        """Give a value or None for each event."""
+        """Return a value or None for each event."""
         if self.present is None:
             return self.values
         following = iter(self.values)
@@ -71,7 +71,7 @@ class EventColumns:
         self._types = tuple(parse_type(field.type) for field in fields)
 
     def columns(self, events: Sequence[Inputs]) -> list[Column]:
-        """Give a column for each field.
+        """Return a column for each field.
 
         Args:
             events: at least one.
@@ -86,7 +86,7 @@ class EventColumns:
         return list(map(self.column, range(len(self._fields)), zip(*events, strict=True)))
 
     def column(self, position: int, values: Sequence[Any]) -> Column:
-        """Give the column of one field, from the value or None that each event has.
+        """Return the column of one field, from the value or None that each event has.
 
         Raises:
             DataError: a value is not of the declared type.

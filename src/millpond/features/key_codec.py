@@ -1,7 +1,7 @@
-"""Bytes: how the keys of a GroupBy lie in the KV store.
+"""The bytes of a GroupBy's keys in the KV store.
 
 Keys are typed: each part begins with a byte that names its type, so ``1``, ``True``, ``1.0`` and
-``"1"`` are four keys. Parts are of fixed length or say their length, so no two keys run together. Equal
+``"1"`` are four keys. Parts have a fixed length or state their length, so no two keys run together. Equal
 keys give equal bytes (``-0.0`` is ``0.0``).
 
 No key begins with a byte of 0x80 or more: those are left to rows that belong to no key.
@@ -91,7 +91,7 @@ class KeyCodec:
         self._named = tuple(zip(self._names, self._parts, strict=True))
 
     def encode(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes | None:
-        """Give the bytes of a key, given by name or in declared order; None if a part is None.
+        """Return the bytes of a key, given by name or in declared order; None if a part is None.
 
         Raises:
             DataError: a part is missing, unknown or not of its type; 64 bits are too few for a long; a
@@ -108,12 +108,12 @@ class KeyCodec:
                 else:
                     return b"".join(parts)
             except (KeyError, UnfitError):
-                pass  # the longer way below says what is wrong
+                pass  # the general way below reports what is wrong
         elif type(key) is list and len(key) == len(self._parts):
             try:
                 return b"".join([encode(value) for encode, value in zip(self._parts, key, strict=True)])
             except UnfitError:
-                pass  # so it does of a part that is None
+                pass  # it also handles a part that is None
         values = self._ordered(key)
         encoded = b""
         lacks_part = False
@@ -128,7 +128,7 @@ class KeyCodec:
         return None if lacks_part else encoded
 
     def encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, of which each column has one part; None for a key with a None in it.
+        """Return the bytes of many keys, given as one column for each part; None for a key with a None in it.
 
         Raises:
             DataError: a part is not of its declared type.
@@ -163,7 +163,7 @@ class KeyCodec:
 
 
 def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:
-    """Give the function that checks and encodes one part; texts and longs go the short way."""
+    """Return the function that checks and encodes one part; texts, longs and doubles have functions of their own."""
     if type_.kind == "string":
         return _string_part
     if type_.kind == "long":
@@ -192,7 +192,7 @@ def _long_part(value: Any) -> bytes:
 
 
 def _double_part(value: Any) -> bytes:
-    # A whole number is no double here: 1 and 1.0 are two keys.
+    # An int is not accepted as a double: 1 and 1.0 are two keys.
     if type(value) is not float:
         raise UnfitError(value, f"it is of type {type(value).__name__}")
     if value != value:  # noqa: PLR0124 - only NaN differs from itself

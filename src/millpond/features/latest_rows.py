@@ -1,8 +1,7 @@
-"""Which of several rows is the latest: that of the greatest time, and at one time of the least stored bytes.
+"""The latest of several rows: the one with the greatest time, and among equal times the least stored bytes.
 
-A GroupBy without aggregations gives the values of its key's latest row. Rows of one time have no order of
-their own, and arrive in any; their stored bytes give them one, so the training set chooses the row that
-the upload stores.
+A GroupBy without aggregations returns the values of its key's latest row. Rows of one time arrive in any order.
+Their stored bytes order them, so the training set chooses the row that the upload stores.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def row_bytes(types: Sequence[DataType], inputs: Inputs) -> bytes:
-    """Give the stored bytes of a row's values: equal rows have equal bytes.
+    """Return the stored bytes of a row's values: equal rows have equal bytes.
 
     >>> from millpond.features.types import parse_type
     >>> types = [parse_type("map<string,long>")]
@@ -29,7 +28,7 @@ def row_bytes(types: Sequence[DataType], inputs: Inputs) -> bytes:
 
 
 def latest_row(types: Sequence[DataType], rows: Iterable[tuple[int, Inputs]]) -> tuple[int, Inputs] | None:
-    """Give the time and the inputs of the latest row; None if there is none.
+    """Return the time and the inputs of the latest row; None if there is none.
 
     >>> from millpond.features.types import parse_type
     >>> latest_row([parse_type("string")], [(1, ("old",)), (2, ("b",)), (2, ("a",))])

@@ -1,7 +1,7 @@
 """Which tiles a plan keeps, and which of them a reader takes.
 
 Each event lies in one tile of the smallest size. Above it come *layers*: a closed hour or day is also
-one tile of its own, so that a long window after a long day reads a few large tiles instead of hundreds
+one tile of its own. So a long window late in a long day reads a few large tiles instead of hundreds
 of small ones. All sizes divide a day, so tiles of all layers share the midnights.
 
 A reader takes the largest tile that fits: one that is closed, lies between two cuts (starts of windows)
@@ -22,7 +22,7 @@ Span = tuple[int, int, int]
 
 
 def layers_of(windows_ms: Iterable[int | None], *, tiled: bool) -> tuple[int, ...]:
-    """Give the tile sizes of a GroupBy, ascending.
+    """Return the tile sizes of a GroupBy, ascending.
 
     The first is the smallest hop of its windows, and a day if it has no windows. The hour and the day
     follow where they are larger, and no longer than the longest window.
@@ -42,7 +42,7 @@ def layers_of(windows_ms: Iterable[int | None], *, tiled: bool) -> tuple[int, ..
 
 
 def spans(layers: Sequence[int], start_ms: int, end_ms: int, closed_ms: int, cuts_ms: Iterable[int] = ()) -> list[Span]:
-    """Give the tiles that hold ``[start_ms, end_ms)``, as spans of one layer each, oldest first.
+    """Return the tiles that hold ``[start_ms, end_ms)``, as spans of one layer each, oldest first.
 
     Args:
         layers: the tile sizes of a plan.
@@ -69,7 +69,7 @@ def spans(layers: Sequence[int], start_ms: int, end_ms: int, closed_ms: int, cut
 
 
 def _fill(layers: Sequence[int], layer: int, start_ms: int, end_ms: int, closed_ms: int, found: list[Span]) -> None:
-    """Add the spans of one piece between two cuts: large tiles in its middle, smaller ones on both sides."""
+    """Add the spans of one piece between two cuts: large tiles in its middle, smaller ones at both ends."""
     if start_ms >= end_ms:
         return
     if layer == 0:

@@ -1,8 +1,8 @@
 """The table of operations: what an aggregation can ask for, by name.
 
-An operation is made of cells, the types it takes, the type of its value, and what ends in that value
-(``cells.cell.Operation``). Each family has one file in ``cells``. Adding an operation means writing it
-there, and one line here.
+An operation consists of its cells, the types it takes, the type of its value, and the function that turns cells
+into the value (``cells.cell.Operation``). Each family has one file in ``cells``. To add an operation, write it
+there, and add one line here.
 
 | can delete                                             | exact to the bit                             |
 |--------------------------------------------------------|----------------------------------------------|
@@ -32,7 +32,7 @@ OPERATION_ALIASES: Aliases = {
     **dict.fromkeys(("minimum", "least"), ("min",)),
     "total": ("sum",),
 }
-"""What other systems call these operations."""
+"""The names of these operations in other systems."""
 
 OPERATIONS: dict[str, Operation] = {
     "approx_histogram_k": sketches.APPROX_HISTOGRAM_K,
@@ -61,10 +61,10 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def check_input(aggregation: "Aggregation", field: "Field") -> None:
-    """Refuse a column that an aggregation cannot take.
+    """Raise if an aggregation cannot take a column.
 
     Raises:
-        OptionError: its type does not fit, with those that do.
+        OptionError: the column's type does not fit; the error names the types that do.
     """
     operation = OPERATIONS[aggregation.operation]
     type_ = parse_type(field.type)

@@ -1,12 +1,12 @@
-"""The cells of a tile as they lie in its bytes: MessagePack behind MessagePack, without a list around them.
+"""The cells of a tile as bytes: one MessagePack value after the other, without a list around them.
 
 Place on the data path: between the cell operations and the stream of tiles. Events are combined into packed cells,
-state keeps them, and a tile's bytes end in them, so a tile that nothing is merged into is never decoded.
+state keeps them, and a tile's bytes end in them. So a tile that nothing is merged into is never decoded.
 
-The cells of many tiles, one behind the other, are one MessagePack list once they have its header: so the tiles that
-are merged in one batch are decoded by one call, and merged cell by cell. The sum of two stored fixed-point numbers
-is made from their mantissas; cells that are stored as they are need no decoding; all others are decoded, merged and
-encoded. `GroupByPlan.merge_tiles` is the oracle.
+The packed cells of many tiles, joined and given a list header, are one MessagePack list. So the tiles that are
+merged in one batch are decoded by one call, and merged cell by cell. Stored fixed-point numbers are added by their
+mantissas. Cells that are stored as they are need no decoding. All others are decoded, merged and encoded.
+`GroupByPlan.merge_tiles` is the oracle.
 """
 
 import operator
@@ -19,7 +19,7 @@ from millpond.features.cells.cell import Cell, CellOperation, Ir
 from millpond.features.cells.counts_and_sums import add_encoded, encode_fixed_point
 
 _LIST_OF_32_BITS = b"\xdd"
-"""How a MessagePack list begins whose length takes four bytes."""
+"""The first byte of a MessagePack list whose length takes four bytes."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
@@ -46,25 +46,25 @@ class PackedCells:
         self._header_bytes = len(_encode([None] * len(cells))) - len(cells)
 
     def pack(self, ir: Ir) -> bytes:
-        """Give the packed cells of an IR that knows them all."""
+        """Return the packed cells of an IR that knows them all."""
         return _encode([encode(cell) for encode, cell in zip(self._encoders, ir, strict=True)])[self._header_bytes :]
 
     def pack_columns(self, columns: Sequence[Sequence[Cell]], count: int) -> list[bytes]:
-        """Give the packed cells of some IRs, of which each column has one cell."""
+        """Return the packed cells of some IRs, given as one column for each cell."""
         return self.pack_stored(
             [list(map(encode, column)) for encode, column in zip(self._encoders, columns, strict=True)], count
         )
 
     def pack_stored(self, columns: Sequence[Sequence[Any]], count: int) -> list[bytes]:
-        """Give the packed cells of some IRs, of which each column has what is stored of one cell."""
+        """Return the packed cells of some IRs, given as one column of stored forms for each cell."""
         return self._packed_rows(columns, count)
 
     def unpack(self, packed: bytes) -> Ir:
-        """Give the IR of packed cells; raises what a cell's ``decode`` raises, or a MsgspecError."""
+        """Return the IR of packed cells; raises what a cell's ``decode`` raises, or a MsgspecError."""
         return tuple([decode(one) for decode, one in zip(self._decoders, self._stored([packed]), strict=True)])
 
     def merge(self, lefts: Sequence[bytes], rights: Sequence[bytes]) -> list[bytes]:
-        """Merge packed cells with others, each with the one in its place."""
+        """Merge each of the packed cells in ``lefts`` with the one at the same position in ``rights``."""
         if not lefts:
             return []
         width, count = len(self._merges), len(lefts)
@@ -89,7 +89,7 @@ class PackedCells:
 
 
 def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:
-    """Give the function that merges two stored cells."""
+    """Return the function that merges two stored cells."""
     if cell.plain:
         return cell.merge
     if cell.encode is encode_fixed_point and cell.merge is operator.add:

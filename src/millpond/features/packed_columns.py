@@ -2,8 +2,8 @@
 
 Place on the data path: inside the tasks of a hop table, between merged cells and the rows of the batch.
 
-The cells of all keys lie one behind the other in one string of bytes, each as MessagePack writes it. So the column of
-a key is a list header and a slice, and no cell of it becomes a Python object. `GroupByPlan.encode_batch` is the oracle.
+The cells of all keys lie one after the other in one bytes object, each in MessagePack. So the column of a
+key is a list header and a slice, and no cell of it becomes a Python object. `GroupByPlan.encode_batch` is the oracle.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ import numpy as np
 import numpy.typing as npt
 
 _UNSIGNED = 0xCC
-"""How MessagePack begins a whole number of one byte that is above 127; those of 2, 4 and 8 bytes follow."""
+"""The first byte of a MessagePack uint of one byte; the next three are those of 2, 4 and 8 bytes."""
 
 _MOST_OF_KIND = (0x7F, 0xFF, 0xFFFF, 0xFFFFFFFF)
-"""The largest whole numbers of no further byte, of 1, 2 and 4."""
+"""The largest whole numbers that need no further byte, one, two and four."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class PackedColumn(NamedTuple):
-    """The MessagePack of some values, one behind the other.
+    """The MessagePack of some values, one after the other.
 
     Args:
-        data: the bytes of all.
-        bounds: where each begins, and at last where the last one ends.
+        data: the bytes of all values.
+        bounds: where each value begins, followed by where the last one ends.
     """
 
     data: bytes
     bounds: Sequence[int]
 
     def packed_list(self, start: int, end: int) -> bytes:
-        """Give the MessagePack of a list of some of the values.
+        """Return the MessagePack of a list of some of the values.
 
         >>> packed_ints(np.array([5, 300, 7])).packed_list(1, 3) == msgspec.msgpack.encode([300, 7])
         True
@@ -45,7 +45,7 @@ class PackedColumn(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def list_header(length: int) -> bytes:
-    r"""Give how MessagePack begins a list.
+    r"""Return the MessagePack header of a list.
 
     >>> list_header(3), list_header(300)
     (b'\x93', b'\xdc\x01,')
@@ -55,7 +55,7 @@ def list_header(length: int) -> bytes:
 
 
 def packed_ints(values: npt.NDArray[np.int64]) -> PackedColumn:
-    r"""Give the MessagePack of whole numbers, none of them negative.
+    r"""Return the MessagePack of whole numbers, none of them negative.
 
     >>> packed_ints(np.array([5, 300])).data
     b'\x05\xcd\x01,'
@@ -73,11 +73,11 @@ def packed_ints(values: npt.NDArray[np.int64]) -> PackedColumn:
 
 
 def suffix_sums(values: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Any:
-    """Give for each value the sum of itself and all later ones of its run.
+    """Return for each value the sum of itself and all later values of its run.
 
     Args:
-        values: whole numbers, or rows of them; all together must not leave 63 bits.
-        bounds: where each run begins, and at last how many values there are.
+        values: whole numbers, or rows of them; the sum of all must fit into 63 bits.
+        bounds: where each run begins, followed by the number of values.
 
     >>> suffix_sums(np.array([1, 2, 3, 10, 20]), np.array([0, 3, 5])).tolist()
     [6, 5, 3, 30, 20]

@@ -1,9 +1,8 @@
 """IRs of which some cells are not known.
 
-A GroupBy may get further cells while its stream goes on. The tiles that were written before have
-nothing in their place: not "no events", but "not known". Whatever is merged with an unknown cell is
-unknown, and a feature that needs it is unavailable until its windows have passed that time, or until an
-upload covers it.
+A GroupBy may get further cells while its stream goes on. Tiles written earlier lack these cells. That
+does not mean "no events" but "not known". Whatever is merged with an unknown cell is unknown. A feature that
+needs it is unavailable until its windows have passed that time, or until an upload covers it.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ from millpond.features.cells.cell import Ir
 
 
 class Unknown:
-    """The type of `UNKNOWN`: there is one of it."""
+    """The type of `UNKNOWN`, its only instance."""
 
     __slots__ = ()
 
@@ -28,7 +27,7 @@ UNKNOWN: Final = Unknown()
 
 
 class PartialIr(tuple):  # type: ignore[type-arg]  # its cells are of any type
-    """An IR with an `UNKNOWN` in it; any other is a plain tuple, so that merging need not look at cells.
+    """An IR with an `UNKNOWN` in it; every other IR is a plain tuple, so that a merge need not look at cells.
 
     >>> PartialIr((3, UNKNOWN))
     PartialIr((3, UNKNOWN))
@@ -41,7 +40,7 @@ class PartialIr(tuple):  # type: ignore[type-arg]  # its cells are of any type
 
 
 def is_known(ir: Ir, positions: tuple[int, ...]) -> bool:
-    """Tell whether the cells at some positions are known.
+    """Return whether the cells at some positions are known.
 
     >>> is_known((3, 4), (0, 1)), is_known(PartialIr((3, UNKNOWN)), (0, 1))
     (True, False)

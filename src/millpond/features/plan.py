@@ -1,17 +1,17 @@
 """The compiled plan of a GroupBy: everything that can be known before the first event or request.
 
 Upload, stream, training set and fetcher share one plan, made once. It has resolved which cells an IR has
-and who shares them, where each feature reads its answer, where the timeline of the batch is cut, which
-tiles there are, how keys and values are written, and what the features are called. A request only runs
+and which features share them, where each feature reads its cells, where the timeline of the batch is cut, which
+tiles there are, how keys and values are encoded, and the names of the features. A request only runs
 it: it looks up no name, parses no window and decides nothing.
 
-Two hashes say what a change of the definition costs. The *generation* covers what a tile's bytes mean
-beside its cells, which a tile names itself: keys, tile sizes, formats. It names the stream's dataset.
-The *batch form* adds the cells and the cuts. One more window over the same cells changes neither the
+Two hashes say what a change of the definition costs. The *generation* names the stream's dataset. It covers what
+gives a tile's bytes their meaning: keys, tile sizes, formats. It does not cover the cells, which a tile names
+itself. The *batch form* adds the cells and the cuts. One more window over the same cells changes neither the
 generation nor any tile; it needs one upload.
 
-`finish` is the plain form of answering, which every faster one is tested against. It costs one merge of
-each tile however many windows there are: windows all end at the query, so a longer one is a shorter one
+`finish` is the plain form of answering, and the oracle of every faster one. It merges each tile once
+however many windows there are: windows all end at the query, so a longer one is a shorter one
 plus older tiles.
 """
 
@@ -44,7 +44,7 @@ from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
 _FORMAT_1 = bytes((FORMAT_1,))
 
 _COLLECTED_AT_ONCE = 4096
-"""How many events of a segment wait to be collected together: a key may have more than memory holds."""
+"""How many events of a segment are gathered before they are collected: a key may have more than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PlannedWindow:
 
 
 class GroupByPlan:
-    """A GroupBy made ready to run; immutable, picklable, safe to share between threads.
+    """A GroupBy compiled and ready to run; immutable, picklable, safe to share between threads.
 
     Made by `compile_group_by`.
 
@@ -108,10 +108,10 @@ class GroupByPlan:
     def __repr__(self) -> str:
         return f"GroupByPlan({self.name!r}, {len(self.feature_names)} features, {self.definition_hash})"
 
-    # Keys and values as bytes.
+    # Encoding of keys and values.
 
     def encode_key(self, key: Mapping[str, Any] | Sequence[Any]) -> bytes | None:
-        """Give the bytes of a key, given by name or in declared order; None if a part is None: that is no key.
+        """Return the bytes of a key, given by name or in declared order; None if a part is None.
 
         Raises:
             DataError: a part is missing, unknown, or not of its declared type.
@@ -119,7 +119,7 @@ class GroupByPlan:
         return self._keys.encode(key)
 
     def encode_keys(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, of which each column has one part, in declared order.
+        """Return the bytes of many keys, given as one column for each part, in declared order.
 
         Raises:
             DataError: a part is not of its declared type.
@@ -127,21 +127,21 @@ class GroupByPlan:
         return self._keys.encode_columns(columns)
 
     def encode_batch(self, key: bytes, batch_ir: BatchIr) -> bytes:
-        """Give the bytes of a key's batch IR; equal IRs give equal bytes."""
+        """Return the bytes of a key's batch IR; equal IRs give equal bytes."""
         return self._batches.encode(key, batch_ir)
 
     def encode_packed_batch(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
-        """Give the bytes of a key's batch IR, from the MessagePack of its segments and of each column of stored cells.
+        """Return the bytes of a key's batch IR, given as MessagePack.
 
         Args:
             key: the bytes of the key.
-            batch_end_ms: of the batch.
-            columns: lists, as MessagePack: the segments, then the stored cells of each cell of the plan.
+            batch_end_ms: the end of the batch.
+            columns: lists, as MessagePack: the segments, then for each cell of the plan its stored cells.
         """
         return self._batches.encode_packed(key, batch_end_ms, columns)
 
     def decode_batch(self, key: bytes, data: bytes) -> BatchIr:
-        """Give the batch IR that bytes hold.
+        """Return the batch IR that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
@@ -149,11 +149,11 @@ class GroupByPlan:
         return self._format_1.decode_batch(data) if data[:1] == _FORMAT_1 else self._batches.decode(key, data)
 
     def encode_tile(self, key: bytes, tile: Tile) -> bytes:
-        """Give the bytes of a key's tile; equal tiles give equal bytes."""
+        """Return the bytes of a key's tile; equal tiles give equal bytes."""
         return self.tile_codec.encode(key, tile)
 
     def decode_tile(self, key: bytes, data: bytes) -> Tile:
-        """Give the tile that bytes hold; cells that it lacks are `UNKNOWN`.
+        """Return the tile that bytes hold; cells that it lacks are `UNKNOWN`.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
@@ -163,11 +163,11 @@ class GroupByPlan:
         return self.tile_codec.decode(key, data)
 
     def encode_values(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
-        """Give the bytes of a key's finished values, in the order of the features."""
+        """Return the bytes of a key's finished values, in the order of the features."""
         return self._values.encode(key, values, batch_end_ms)
 
     def decode_values(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
-        """Give the batch end and the finished values that bytes hold.
+        """Return the batch end and the finished values that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
@@ -177,15 +177,15 @@ class GroupByPlan:
     # The algebra.
 
     def new_ir(self) -> Ir:
-        """Give the IR of no events."""
+        """Return the IR of no events."""
         return self._empty
 
     def collect(self, times: Sequence[int], events: Sequence[Inputs]) -> Ir:
-        """Give the IR of some events, in any order.
+        """Return the IR of some events, in any order.
 
         Args:
-            times: when each happened, in ms.
-            events: the inputs of each, in declared order.
+            times: the time of each event, in milliseconds UTC.
+            events: the inputs of each event, in declared order.
 
         Raises:
             DataError: an event has too many or too few inputs, or one that is not of its declared type.
@@ -193,13 +193,13 @@ class GroupByPlan:
         return self.cells.collect(times, events) if events else self._empty
 
     def merge(self, left: Ir, right: Ir) -> Ir:
-        """Give the IR of the events of both, a fresh one; any order gives the same."""
+        """Return a new IR of the events of both; the order does not matter."""
         if type(left) is not tuple or type(right) is not tuple:
             return self.merge_all((left, right))
         return tuple([merge(one, other) for merge, one, other in zip(self._merges, left, right, strict=True)])
 
     def merge_all(self, irs: Sequence[Ir]) -> Ir:
-        """Give the IR of the events of all, at least one; what is unknown in one is unknown in the result."""
+        """Return the IR of the events of all, at least one; a cell that is unknown in one is unknown in the result."""
         if len(irs) == 1:
             return irs[0]
         return self._merged_all(self._merge_alls, irs)
@@ -214,22 +214,22 @@ class GroupByPlan:
         )
 
     def merge_tiles(self, irs: Sequence[Ir]) -> Ir:
-        """Give the IR of a tile that holds the rows of several tiles, at least one."""
+        """Return the IR of a tile that holds the rows of all given tiles, at least one."""
         if not self.keeps_own_times or len(irs) == 1:
             return self.merge(*irs) if len(irs) == 2 else self.merge_all(irs)  # noqa: PLR2004 - a pair
         return self._merged_all([cell.merge_all for cell in self.tile_cells.cells], irs)
 
     def delete(self, ir: Ir, other: Ir) -> Ir:
-        """Give the IR of a tile without the rows of another; cells that cannot delete stay as they are."""
+        """Return the IR of a tile without the rows of another; cells that cannot delete stay as they are."""
         return type(ir)(
             one if operation.delete is None or one is UNKNOWN else operation.delete(one, gone)
             for operation, one, gone in zip(self.tile_cells.cells, ir, other, strict=True)
         )
 
     def irs_since(self, tiles: Sequence[Tile], starts: Sequence[int | None]) -> list[Ir]:
-        """Give for each of some window starts the IR of the tiles' rows from there on, by the rows' own times.
+        """Return for each window start the IR of the tiles' rows whose own time is not before it.
 
-        For a plan that keeps own times.
+        Only for a plan that keeps own times.
         """
         if not tiles:
             return [self._empty] * len(starts)
@@ -238,7 +238,7 @@ class GroupByPlan:
     # The batch.
 
     def timeline(self, batch_end_ms: int) -> Timeline:
-        """Give the timeline of a batch end: where the past of a key is cut."""
+        """Return the timeline of a batch end: the cuts of a key's past."""
         phase_ms = batch_end_ms % DAY_MS
         found = self._timelines.get(phase_ms)
         if found is None:
@@ -246,21 +246,21 @@ class GroupByPlan:
         return found
 
     def segment_of(self, time_ms: int, batch_end_ms: int) -> int | None:
-        """Give the segment that an event before the batch end lies in; None if no window can hold it."""
+        """Return the segment that an event before the batch end lies in; None if no window can hold it."""
         segment = self.timeline(batch_end_ms).segment(time_ms - batch_end_ms)
         return segment if segment or self._keeps_all else None
 
     def batch_ir(self, events: Iterable[tuple[int, Inputs]], batch_end_ms: int) -> BatchIr:
-        """Give what a batch keeps of one key.
+        """Return the batch IR of one key.
 
         Args:
             events: the time and the inputs of each event of the key, in any order. Those at or after
-                the batch end belong to the stream, and those before every window to nobody: both are
+                the batch end belong to the stream, and those before every window to no feature: both are
                 left out.
             batch_end_ms: a full hour, and a multiple of the smallest tile.
 
         Raises:
-            OptionError: the batch end is not one.
+            OptionError: the batch end is not such a time.
             DataError: as `collect`.
         """
         check_batch_end(batch_end_ms, self.tile_ms)
@@ -286,7 +286,7 @@ class GroupByPlan:
         return self.batch_of_segments(irs, batch_end_ms)
 
     def batch_of_segments(self, irs: Mapping[int, Ir], batch_end_ms: int) -> BatchIr:
-        """Give what a batch keeps of one key, from the IR of each of its segments that has events."""
+        """Return the batch IR of one key, from the IR of each of its segments that has events."""
         segments = sorted(irs)
         columns = list(zip(*(irs[segment] for segment in segments), strict=True)) or [()] * len(self._empty)
         return self.batch_of_columns(segments, columns, batch_end_ms)
@@ -294,7 +294,7 @@ class GroupByPlan:
     def batch_of_columns(
         self, segments: Sequence[int], columns: Sequence[Sequence[Cell]], batch_end_ms: int
     ) -> BatchIr:
-        """Give what a batch keeps of one key, from a column of its segments' cells for each cell of the plan."""
+        """Return the batch IR of one key, from a column of its segments' cells for each cell of the plan."""
         return BatchIr(
             batch_end_ms,
             tuple(segments),
@@ -305,7 +305,7 @@ class GroupByPlan:
         )
 
     def batch_since(self, batch_ir: BatchIr, segment: int) -> Ir | None:
-        """Give the IR of everything from the start of a segment to the batch end; None if nothing is there."""
+        """Return the IR of everything from the start of a segment to the batch end; None if nothing is there."""
         position = batch_ir.position(segment)
         if position == len(batch_ir.segments):
             return None
@@ -319,18 +319,18 @@ class GroupByPlan:
     # Tiles.
 
     def spans(self, start_ms: int, end_ms: int, closed_ms: int, cuts_ms: Iterable[int] = ()) -> list[Span]:
-        """Give the tiles that hold ``[start_ms, end_ms)``, as (layer number, start, end), oldest first.
+        """Return the tiles that hold ``[start_ms, end_ms)``, as (layer number, start, end), oldest first.
 
         Args:
             start_ms: where the reading starts, such as the batch end.
             end_ms: where it ends, such as the query.
             closed_ms: every tile that ends here or before is closed.
-            cuts_ms: where windows start, as `window_starts` gives them; no tile reaches across one.
+            cuts_ms: where windows start, as `window_starts` returns them; no tile reaches across one.
         """
         return spans(self.layers, start_ms, end_ms, closed_ms, cuts_ms)
 
     def window_starts(self, query_ms: int) -> list[int]:
-        """Give where the windows of a query start, latest first; a window of all time has no start."""
+        """Return where the windows of a query start, latest first; a window of all time has no start."""
         return [window_start(query_ms, window_ms) for window_ms in self._finite]
 
     # Answers.
@@ -338,25 +338,25 @@ class GroupByPlan:
     def finish(
         self, query_ms: int, batch_end_ms: int, batch_ir: BatchIr | None, tiles: Iterable[Tile]
     ) -> dict[str, Any]:
-        """Give every feature of one key as of a time, in declared order; no data is None, for counts too.
+        """Return every feature of one key as of a time, in declared order; no data is None, for counts too.
 
-        A feature that needs a cell that a tile lacks is not in the answer. A tile cannot tell what came
-        before a moment inside it: one that starts before the query counts whole. At the start of a tile
-        the answer is therefore exact. Inside one it is exact too for a query about now (no later event
+        A feature whose cell is missing in a tile is left out of the answer. A tile cannot tell which of its
+        events came before a moment inside it, so a tile that starts before the query counts whole. At the start
+        of a tile the answer is therefore exact. Inside one it is exact too for a query about now (no later event
         exists yet), but a query about the past also sees the events from it up to the tile's end.
 
         More than two days after the batch end, the windows that `stale_features` names reach further
         back than they should: to the last point that the batch can still tell apart.
 
         Args:
-            query_ms: as of when; at or after the batch end.
+            query_ms: the time of the query; at or after the batch end.
             batch_end_ms: the batch end being served.
-            batch_ir: what the batch has of the key; None if nothing.
+            batch_ir: the batch IR of the key; None if the batch has none.
             tiles: the key's tiles, of any layers and in any order; those outside of [batch end, query)
                 are left out.
 
         Raises:
-            OptionError: the query is before the batch end, or that is not a full hour.
+            OptionError: the query is before the batch end, or the batch end is not a full hour.
             DataError: the batch IR is of another batch end, or tiles overlap or reach across the start
                 of a window.
         """
@@ -394,13 +394,13 @@ class GroupByPlan:
         return values
 
     def _recent_by_own_time(self, tiles: Sequence[Tile], query_ms: int) -> dict[int | None, Ir]:
-        """Give what tiles have for each window, by the window's length."""
+        """Return for each window length the IR of the tiles' rows in that window."""
         lengths = [window.window_ms for window in self.windows]
         starts = [None if length is None else window_start(query_ms, length) for length in lengths]
         return dict(zip(lengths, self.irs_since(tiles, starts), strict=True))
 
     def stale_features(self, query_ms: int, batch_end_ms: int) -> tuple[str, ...]:
-        """Name the features that a batch is too old to answer exactly; none within two days of its end."""
+        """Return the features that a batch is too old to answer exactly; none within two days of its end."""
         timeline = self.timeline(batch_end_ms)
         return tuple(
             feature.name
@@ -411,7 +411,7 @@ class GroupByPlan:
         )
 
     def explain(self) -> str:
-        """Tell in plain text what was compiled: key, cells, tiles, windows with their hops, and what can delete."""
+        """Describe in plain text what was compiled: key, cells, tiles, windows with their hops, and what can delete."""
         timeline = self.timeline(0)
         lines = [
             f"GroupBy {self.name}, definition {self.definition_hash}, generation {self.generation}",
@@ -475,12 +475,12 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
 
 
 def suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
-    """Give for each cell what it and all later ones make together."""
+    """Return for each cell the merge of it and all later ones."""
     return tuple(accumulate(column[::-1], merge))[::-1]
 
 
 def _windows(features: Sequence[CompiledFeature]) -> tuple[PlannedWindow, ...]:
-    """Give the windows of all features, shortest first and all time last, each with who reads it."""
+    """Return the windows of all features, shortest first and all time last, each with the features that read it."""
     placed = [
         (math.inf if feature.window is None else parse_window(feature.window), position, feature)
         for position, feature in enumerate(features)

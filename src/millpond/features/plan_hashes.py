@@ -1,7 +1,7 @@
-"""The three hashes of a plan: what of a definition its answers, its tiles and its batch rows depend on.
+"""The three hashes of a plan: over what its answers, its tiles and its batch rows depend on.
 
-They say what a change of the definition costs: nothing stored changes with the *definition hash* alone, an upload is
-needed if the *batch form* changes, and a new stream if the *generation* does.
+They say what a change of the definition costs. If only the *definition hash* changes, nothing stored changes. If the
+*batch form* changes, an upload is needed. If the *generation* changes, a new stream is needed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from millpond.features.value_codec import VALUE_FORMAT_VERSION
 
 
 def definition_hash(group_by: GroupBy) -> str:
-    """Give 16 hexadecimal digits that change with what the answers depend on."""
+    """Return 16 hexadecimal digits that change with what the answers depend on."""
     return _digest(
         {
             "name": group_by.name,
@@ -33,7 +33,7 @@ def definition_hash(group_by: GroupBy) -> str:
 
 
 def generation_of(group_by: GroupBy, layers: Sequence[int]) -> str:
-    """Give 8 hexadecimal digits that change with what a tile's bytes mean beside its cells, which it names itself."""
+    """Return 8 hexadecimal digits that change with the meaning of a tile's bytes; a tile names its cells itself."""
     return _digest(_stored(group_by, layers))[:8]
 
 
@@ -44,14 +44,14 @@ def batch_form_of(
     cells: Sequence[str],
     types: Sequence[DataType],
 ) -> str:
-    """Give 16 hexadecimal digits that change with what a batch row's bytes mean.
+    """Return 16 hexadecimal digits that change with the meaning of a batch row's bytes.
 
     Args:
         group_by: the definition.
         layers: the sizes of its tiles.
         windows_ms: the lengths of its windows.
         cells: the ids of its cells.
-        types: of its values, which a snapshot stores.
+        types: the types of its values, which a snapshot stores.
     """
     form = {
         "accuracy": group_by.accuracy,

@@ -5,13 +5,12 @@
     {name}.stream.{generation}        key -> tiles of every layer, and the amendment marker
                                       CLOSING_KEY -> a closing time for each shard
 
-All rows of a key in the stream's dataset are told apart by their time. Each layer of tiles has a range of
-times to itself, 2**45 ms wide (it reaches to the year 3084). The marker stands above all tiles of the
-smallest layer: so one range, from a start to the marker, reads the open tiles and the marker, whatever
-the start.
+The rows of a key in the stream's dataset differ by their time. Each layer of tiles has its own range of
+times, 2**45 ms wide (it reaches to the year 3084). The marker stands above all tiles of the smallest
+layer. So one range, from any start to the marker, reads the open tiles and the marker.
 
 Order of writing: a late event's tiles and the marker in one step; a closing time after every tile that
-it covers. So a marker never stands before its tile, and a closing time is too early after a crash, never
+it covers. So a marker is never visible before its tile, and a closing time is too early after a crash, never
 too late.
 """
 
@@ -36,7 +35,7 @@ MARKER_ADDRESS = _HALF - 1
 
 
 def batch_dataset(group_by: str, batch_end_ms: int, landing_ms: int) -> str:
-    """Give the name of the dataset of one batch.
+    """Return the name of the dataset of one batch.
 
     >>> batch_dataset("route", 86400000, 86500000)
     'route.batch.86400000.86500000'
@@ -45,7 +44,7 @@ def batch_dataset(group_by: str, batch_end_ms: int, landing_ms: int) -> str:
 
 
 def stream_dataset(group_by: str, generation: str) -> str:
-    """Give the name of the dataset of the tiles of one generation.
+    """Return the name of the dataset of the tiles of one generation.
 
     >>> stream_dataset("route", "c0ffee00")
     'route.stream.c0ffee00'
@@ -54,7 +53,7 @@ def stream_dataset(group_by: str, generation: str) -> str:
 
 
 def tile_address(layer: int, start_ms: int) -> int:
-    """Give the time under which a tile lies.
+    """Return the time under which a tile is stored.
 
     >>> tile_address(0, 300_000), tile_address(1, 300_000) == 2**45 + 300_000
     (300000, True)
@@ -63,7 +62,7 @@ def tile_address(layer: int, start_ms: int) -> int:
 
 
 def tile_range(layer: int, start_ms: int, end_ms: int) -> tuple[int, int]:
-    """Give the range of times that holds the tiles of a layer that start in ``[start_ms, end_ms)``.
+    """Return the range of times that holds the tiles of a layer that start in ``[start_ms, end_ms)``.
 
     >>> tile_range(0, 0, 600_000)
     (0, 600000)
@@ -72,7 +71,7 @@ def tile_range(layer: int, start_ms: int, end_ms: int) -> tuple[int, int]:
 
 
 def layer_of(address: int) -> int:
-    """Give the layer of an address.
+    """Return the layer of an address.
 
     >>> layer_of(tile_address(2, 300_000)), layer_of(0)
     (2, 0)
@@ -81,7 +80,7 @@ def layer_of(address: int) -> int:
 
 
 def start_of(address: int) -> int:
-    """Give the start of the tile at an address.
+    """Return the start of the tile at an address.
 
     >>> start_of(tile_address(2, 300_000)), start_of(tile_address(1, -1))
     (300000, -1)
@@ -90,10 +89,10 @@ def start_of(address: int) -> int:
 
 
 class ClosingTime(msgspec.Struct, frozen=True, array_like=True):
-    """Up to when the tiles of one shard are closed: each is complete, or absent and empty.
+    """The time up to which the tiles of one shard are closed: each is complete, or absent and empty.
 
     Args:
-        shard: which part of the keys.
+        shard: the number of the part of the keys.
         shards: how many parts there are.
         closed_ms: the watermark, rounded down to a whole number of the smallest tiles. It never goes back,
             unless the stream was restarted without its state.
@@ -105,12 +104,12 @@ class ClosingTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_closing_time(closing: ClosingTime) -> bytes:
-    """Give the bytes of a closing time, to be put under ``CLOSING_KEY`` at the number of its shard."""
+    """Return the bytes of a closing time; they are put under ``CLOSING_KEY``, with the shard's number as the time."""
     return seal(FORMAT_VERSION, msgspec.msgpack.encode(closing), CLOSING_KEY)
 
 
 def closing_time(values: Sequence[bytes]) -> int | None:
-    """Give up to when all shards are closed; None while one of them has not said it.
+    """Return the time up to which all shards are closed; None while one of them has not written its own.
 
     Args:
         values: the rows under ``CLOSING_KEY``.
@@ -129,12 +128,12 @@ def closing_time(values: Sequence[bytes]) -> int | None:
 
 
 def encode_marker(key: bytes, amendments: int) -> bytes:
-    """Give the bytes of a key's amendment marker: how often a late event has amended one of its closed tiles."""
+    """Return the bytes of a key's amendment marker, which counts how often its closed tiles were amended."""
     return seal(FORMAT_VERSION, msgspec.msgpack.encode(amendments), b"marker" + key)
 
 
 def decode_marker(key: bytes, value: bytes) -> int:
-    """Give how often closed tiles of a key were amended.
+    """Return how often closed tiles of a key were amended.
 
     Raises:
         CorruptionError: the bytes are torn, altered or of another key.

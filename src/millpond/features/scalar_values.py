@@ -1,7 +1,7 @@
-"""Scalar values at the edge and inside cells: checked, converted, and turned back.
+"""Scalar values at the edge and inside cells: checked, and converted in both directions.
 
 At the edge a value is a plain Python object: a ``datetime.date``, a ``decimal.Decimal``. Inside cells
-it is what merges and encodes fastest and has one form only:
+it has the one form that merges and encodes fastest:
 
 | type            | edge                    | inside                                  |
 |-----------------|-------------------------|-----------------------------------------|
@@ -14,8 +14,8 @@ it is what merges and encodes fastest and has one form only:
 | timestamp       | datetime with time zone | int: microseconds since 1970-01-01 UTC  |
 | decimal(p,s)    | Decimal                 | int: the value times 10**s              |
 
-Every inside form has an order, and the order is that of its canonical bytes (big-endian for numbers,
-UTF-8 for text). NaN and infinities are refused, and ``-0.0`` becomes ``0.0``, so equal values are
+The inside forms of a type have an order, which is that of their canonical bytes (big-endian for numbers,
+UTF-8 for text). NaN and infinities are refused, and ``-0.0`` becomes ``0.0``, so equal values have
 equal bytes. A whole column is converted at a time, in C loops where Python has them.
 """
 
@@ -54,14 +54,14 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScalarForm:
-    """How values of one scalar type look at the edge and inside cells.
+    """The forms of the values of one scalar type at the edge and inside cells.
 
     Args:
-        accepted: the exact Python types that are taken at the edge.
+        accepted: the exact Python types that are accepted at the edge.
         inward: converts a column of non-null edge values of the accepted types; raises `UnfitError`.
         outward: converts one inside value back; None where both are the same.
         inside: the exact Python type inside cells.
-        check: refuses with a ValueError a value of that Python type which this type cannot hold.
+        check: raises ValueError for a value of that Python type which this type cannot hold.
     """
 
     accepted: frozenset[type]
@@ -71,7 +71,7 @@ class ScalarForm:
     check: Callable[[Any], None] | None
 
     def checked(self, value: Any) -> Any:
-        """Give a stored inside value back, or raise TypeError or ValueError if it cannot be one."""
+        """Return a stored inside value, or raise TypeError or ValueError if it cannot be one."""
         if type(value) is not self.inside:
             raise TypeError(f"expected {self.inside.__name__}, found {type(value).__name__}")
         if self.check is not None:
@@ -147,7 +147,7 @@ def _inward_decimals(precision: int, scale: int) -> Callable[[Sequence[Any]], Se
             raise UnfitError(value, "it is not finite; say None where there is no value")
         if not value:
             return 0
-        # Digits far outside of the type's would make the exact ratio below as long as the exponent is large.
+        # Digits far outside of the type's range would make the exact ratio below as long as the exponent is large.
         if value.adjusted() >= precision - scale:
             raise UnfitError(value, f"it has more than {precision - scale} digits before the point")
         if value.adjusted() < -scale:
@@ -209,12 +209,12 @@ SCALAR_FORMS: dict[str, ScalarForm] = {
         {datetime}, _inward_timestamps, _outward_timestamp, check=_within(_MICROSECOND_MIN, _MICROSECOND_MAX)
     ),
 }
-"""The scalar types without parameters; `decimal_form` makes that of a decimal."""
+"""The scalar types without parameters; `decimal_form` makes the form of a decimal."""
 
 
 @lru_cache(maxsize=256)
 def decimal_form(precision: int, scale: int) -> ScalarForm:
-    """Give the form of decimals with so many digits, of which ``scale`` are after the point.
+    """Return the form of decimals with ``precision`` digits, of which ``scale`` are after the point.
 
     >>> form = decimal_form(5, 2)
     >>> form.inward([Decimal("12.5")]), form.outward(1250)

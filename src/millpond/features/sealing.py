@@ -1,10 +1,10 @@
-"""The seal of a stored value: what every row that a reader takes begins with.
+"""The seal at the beginning of each stored value.
 
     format version (1 byte), CRC-32 (4 bytes), body
 
-The checksum covers the body, and begins from the row's address: its key, and what the value is (a batch
-row, a tile, a marker). So a value with a bit out of place is refused before any of it is believed, and
-so is a whole one that a store gave out under another key.
+The checksum covers the row's address (its key, and what the value is: a batch row, a tile, a marker) and
+then the body. So a value with a wrong bit is refused before any of it is used. So is an unaltered
+one that a store returned under another key.
 """
 
 import struct
@@ -26,11 +26,11 @@ DECODE_ERRORS = (
     RecursionError,
     struct.error,
 )
-"""What reading a body can raise that is not what was written; lists may be nested deeper than Python reads."""
+"""The errors that decoding an altered body can raise; lists may be nested deeper than Python reads."""
 
 
 def seal(version: int, body: bytes, address: bytes = b"") -> bytes:
-    """Give a value's bytes: version and checksum, then its body.
+    """Return a value's bytes: version and checksum, then its body.
 
     >>> unseal(2, seal(2, b"body", b"key"), "tile", b"key")
     b'body'
@@ -39,7 +39,7 @@ def seal(version: int, body: bytes, address: bytes = b"") -> bytes:
 
 
 def seal_all(version: int, addresses: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
-    """Give the bytes of many values, each sealed under the address in its place.
+    """Return the bytes of many values, each sealed under the address at the same position.
 
     >>> seal_all(2, [b"key"], [b"body"]) == [seal(2, b"body", b"key")]
     True
@@ -49,12 +49,12 @@ def seal_all(version: int, addresses: Sequence[bytes], bodies: Sequence[bytes]) 
 
 
 def unseal(version: int, data: bytes, what: str, address: bytes = b"") -> bytes:
-    """Give the body of a value.
+    """Return the body of a value.
 
     Args:
         version: the format version that is read.
         data: the stored bytes.
-        what: names the value in an error.
+        what: the name of the value in an error.
         address: as given to `seal`.
 
     Raises:

@@ -1,14 +1,14 @@
 """ServingInfo: which batch of a GroupBy is served, and where its data lies.
 
 The upload writes a whole new dataset first and this record last, so a reader of this record never
-meets half a batch. It carries the batch end (where batch data stops and tiles begin) and the time the
-data landed: two runs for the same batch end may hold different data, and what was cached from the
+sees half a batch. The record has the batch end (where batch data stops and tiles begin) and the time the
+data landed. Two runs for the same batch end may hold different data, and values cached from the
 first must not answer for the second.
 
 There is one record for each GroupBy, in the dataset ``serving_info`` under the GroupBy's name.
 
-Format 2 is sealed under that name and says in which forms the data is written. Format 1, which named
-the definition instead, is still read.
+Format 2 is sealed under the dataset's name and says in which forms the data is written. Format 1, which had the
+definition instead, is still read.
 """
 
 import msgspec
@@ -28,17 +28,17 @@ class ServingInfo(msgspec.Struct, frozen=True):
 
     Args:
         group_by: the name of the GroupBy.
-        definition_hash: the hash of the definition that the upload ran: marks answers.
+        definition_hash: the hash of the definition that the upload used: marks answers.
         batch_end_ms: events before it are in the batch, those from it on in the stream.
         batch_landing_ms: when the batch was written.
         batch_dataset: the KV dataset of the batch.
-        streaming_dataset: the KV dataset of the tiles; that of one generation.
+        streaming_dataset: the KV dataset of the tiles of one generation.
         generation: the plan's generation: marks what the stream stores. Empty in format 1.
         batch_form: the plan's batch form: marks what the upload stores. Empty in format 1.
         layers: the sizes of the stream's tiles in ms, ascending.
         accuracy: ``temporal`` or ``snapshot``.
         rows: how many keys the batch has.
-        checksum: of all rows of the batch, in any order; 0 in format 1.
+        checksum: the checksum of all rows of the batch, in any order; 0 in format 1.
 
     >>> info = ServingInfo("route", "c0ffee", 86_400_000, 86_500_000, "route.batch.86400000.86500000", "route.stream.1")
     >>> ServingInfo.decode(info.encode()) == info
@@ -59,12 +59,12 @@ class ServingInfo(msgspec.Struct, frozen=True):
     checksum: int = 0
 
     def encode(self) -> bytes:
-        """Give the sealed bytes of this record."""
+        """Return the sealed bytes of this record."""
         return seal(FORMAT_VERSION, msgspec.msgpack.encode(self), _ADDRESS)
 
     @classmethod
     def decode(cls, data: bytes) -> "ServingInfo":
-        """Give the record that bytes hold.
+        """Return the record that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, or of another format.
@@ -77,7 +77,7 @@ class ServingInfo(msgspec.Struct, frozen=True):
 
 
 def serving_info_key(group_by: str) -> bytes:
-    """Give the key of a GroupBy's record.
+    """Return the key of a GroupBy's record.
 
     >>> serving_info_key("route")
     b'route'

@@ -1,7 +1,7 @@
-"""How finished values lie in a stored row: snapshots, and GroupBys without aggregations.
+"""Finished values in a stored row: of snapshots, and of GroupBys without aggregations.
 
-A feature's value is turned into what MessagePack has: dates and timestamps become whole numbers,
-decimals their unscaled number, and a map lies in the order of its keys, so that equal values give equal
+A feature's value is turned into what MessagePack has: dates and timestamps become whole numbers, a
+decimal becomes its unscaled number, and a map is written in the order of its keys. So equal values have equal
 bytes. A ``long`` may have more than 64 bits, as an exact sum of longs may.
 """
 
@@ -11,13 +11,13 @@ from millpond.features.cells.stored_values import decode_int, encode_int
 from millpond.features.types import DataType
 
 _LONG_BYTES = 32
-"""More than any count of longs can add up to."""
+"""More bytes than any sum of longs can need."""
 
 _MAP_KEYS = {"string": str, "int": int, "long": int}
 
 
 def to_stored(type_: DataType, value: Any) -> Any:
-    """Give what MessagePack takes for a feature's value, which is not None.
+    """Return the form of a feature's value that MessagePack can write; the value is not None.
 
     >>> from millpond.features.types import parse_type
     >>> to_stored(parse_type("map<string,date>"), {"a": __import__("datetime").date(1970, 1, 2)})
@@ -38,10 +38,10 @@ def to_stored(type_: DataType, value: Any) -> Any:
 
 
 def from_stored(type_: DataType, stored: Any) -> Any:
-    """Give the feature's value that was stored, which is not None.
+    """Return the feature's value that was stored; it is not None.
 
     Raises:
-        TypeError, ValueError: it cannot have been stored for this type.
+        TypeError, ValueError: the stored form cannot be a value of this type.
 
     >>> from millpond.features.types import parse_type
     >>> from_stored(parse_type("decimal(5,2)"), 1250)

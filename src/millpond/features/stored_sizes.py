@@ -1,7 +1,7 @@
-"""How many bytes a plan stores, measured on sample events: what `millpond compile` shows.
+"""The bytes that a plan stores, measured on sample events: `millpond compile` shows them.
 
-A sample event has an input of every column. A tile is measured with one of them; a batch row with one in
-every segment of its timeline, which is the largest that a row of scalars becomes.
+A sample event has a value in every input. A tile is measured with one event; a batch row with one in
+every segment of its timeline, the largest size of a row of scalars.
 """
 
 from datetime import UTC, date, datetime
@@ -31,13 +31,13 @@ _SAMPLES: dict[str, Any] = {
 
 
 class StoredSizes(msgspec.Struct, frozen=True):
-    """What a plan stores of one key, in bytes.
+    """The bytes that a plan stores of one key.
 
     Attributes:
         tile: a tile of one event.
         batch_row: a batch row with one event.
         full_batch_row: a batch row with one event in each segment.
-        segments: how many segments the timeline has.
+        segments: the number of segments of the timeline.
     """
 
     tile: int
@@ -47,7 +47,7 @@ class StoredSizes(msgspec.Struct, frozen=True):
 
 
 def stored_sizes(plan: GroupByPlan) -> StoredSizes:
-    """Measure what a plan stores.
+    """Measure the bytes that a plan stores.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> plan = compile_group_by(GroupBy("g", (Field("k", "string"),), (), (Aggregation("count", windows=("1h",)),)))

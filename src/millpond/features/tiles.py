@@ -1,11 +1,11 @@
 """Tiles: what the stream keeps of one key in one span of time.
 
 A tile holds the IR of the events in ``[start_ms, start_ms + size_ms)``. The stream writes it again
-whenever it changes, once more, marked complete, when the watermark has passed its end, and after that
-only if a late event amends it, under a higher version. A key has no tile where it had no event.
+whenever it changes. It writes it once more, marked complete, when the watermark has passed its end. After that
+only a late event changes it, under a higher version. A key has no tile where it had no event.
 
-Tiles are immutable, so one may lie in a cache while others read it. Neighbouring tiles may be merged
-into a larger one, whose IR is then right only for windows that hold all of it.
+Tiles are immutable, so one may be in a cache while others read it. Neighbouring tiles may be merged
+into a larger one. Its IR is then right only for windows that hold all of it.
 """
 
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ class Tile(msgspec.Struct, frozen=True):
     Args:
         start_ms: where the span begins, included.
         size_ms: its length; one of the plan's layers, or a whole number of its smallest tiles.
-        complete: whether the watermark has passed the end; only a late event changes it then.
+        complete: whether the watermark has passed the end; from then on only a late event changes the tile.
         version: how often a late event has amended it since it was complete.
-        ir: the IR, as made by the plan of the GroupBy.
+        ir: the IR, made by the plan of the GroupBy.
 
     >>> Tile(start_ms=0, size_ms=300_000, complete=True, version=0, ir=(1,)).end_ms
     300000
@@ -47,7 +47,7 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 def tiles_between(tiles: Iterable[Tile], start_ms: int, end_ms: int) -> list[Tile]:
-    """Give the tiles that start in ``[start_ms, end_ms)``, oldest first.
+    """Return the tiles that start in ``[start_ms, end_ms)``, oldest first.
 
     Raises:
         DataError: two tiles overlap, so that events would count twice.

@@ -1,17 +1,17 @@
-"""The types of columns and features: their names, and how values cross the edge.
+"""The types of columns and features: their names, and how values are converted at the edge.
 
 A type is written as text: ``boolean``, ``int``, ``long``, ``float``, ``double``, ``string``,
 ``binary``, ``date``, ``timestamp``, ``decimal(p,s)``, ``array<T>`` and ``map<string,T>`` (keys may
-also be ``int`` or ``long``). `parse_type` reads it once; the `DataType` it gives knows the Arrow type
+also be ``int`` or ``long``). `parse_type` parses it once. The resulting `DataType` knows the Arrow type
 and Spark's name, and converts whole columns of values between the edge and the inside of cells
 (``scalar_values``).
 
 A column's elements are scalars. A feature's type may nest deeper: a sum over a map, by a bucket, is a
 ``map<string,map<string,long>>``.
 
-A feature of type ``long`` is an exact whole number of any size as a Python value (a sum of longs may
+As a Python value, a feature of type ``long`` is an exact whole number of any size (a sum of longs may
 need more than 64 bits). A typed column has 64: Spark and Arrow refuse a larger one. Declare the input
-``decimal(19,0)`` if sums may grow beyond; those have 38 digits.
+``decimal(19,0)`` if sums may be larger; they have 38 digits then.
 """
 
 import re
@@ -48,7 +48,7 @@ TYPE_ALIASES: Aliases = {
     **dict.fromkeys(("list", "array"), ("array<string>",)),
     **dict.fromkeys(("dict", "map"), ("map<string,double>",)),
 }
-"""What other systems call these types."""
+"""The names of these types in other systems."""
 
 DECIMAL_DIGITS = 38
 """The most digits of a decimal, in Spark and Arrow as here."""
@@ -60,10 +60,10 @@ _NUMBERS = frozenset({"boolean", "int", "long", "float", "double", "decimal"})
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """A type, read from its text by `parse_type`.
+    """A type, parsed from its text by `parse_type`.
 
     Args:
-        name: its text in one form, without spaces.
+        name: its text in canonical form, without spaces.
         kind: one of `SCALARS`, ``array`` or ``map``.
         precision: a decimal's digits, else 0.
         scale: a decimal's digits after the point, else 0.
@@ -80,7 +80,7 @@ class DataType:
 
     @property
     def is_number(self) -> bool:
-        """Whether values can be added; of booleans True counts 1."""
+        """Whether values can be added; a boolean True counts as 1."""
         return self.kind in _NUMBERS
 
     def __str__(self) -> str:
@@ -98,22 +98,22 @@ class DataType:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether SQL's arithmetic takes it: as `is_number`, without booleans."""
+        """Whether SQL arithmetic takes it: as `is_number`, without booleans."""
         return self.kind in _NUMBERS and self.kind != "boolean"
 
     @property
     def is_ordered(self) -> bool:
-        """Whether two values of it can be compared."""
+        """Whether its values have an order."""
         return self.kind not in ("array", "map")
 
     @property
     def scalar(self) -> "DataType":
-        """The type itself, or of an array or map the type of its elements."""
+        """The type itself; for an array or map, the type of its elements."""
         return self if self.element is None else self.element.scalar
 
     @property
     def form(self) -> ScalarForm:
-        """How values of a scalar type look; arrays and maps are made of them."""
+        """The forms of the values of a scalar type; not for arrays and maps."""
         return decimal_form(self.precision, self.scale) if self.kind == "decimal" else SCALAR_FORMS[self.kind]
 
     @property
@@ -139,7 +139,7 @@ class DataType:
         return _SPARK.get(self.name, self.name)
 
     def arrow(self) -> "pa.DataType":
-        """The type as Arrow has it; timestamps are microseconds UTC.
+        """Return the Arrow type; timestamps are microseconds UTC.
 
         >>> parse_type("array<date>").arrow()
         ListType(list<item: date32[day]>)
@@ -202,10 +202,10 @@ class DataType:
 
 
 def parse_type(text: str) -> DataType:
-    """Read a type from its text.
+    """Parse a type from its text.
 
     Raises:
-        OptionError: the text is no type, with the nearest that is.
+        OptionError: the text is not a type; the error has the nearest one.
 
     >>> parse_type("decimal(10, 2)").name, parse_type("map<string, long>").element.name
     ('decimal(10,2)', 'long')
@@ -247,7 +247,7 @@ def _decimal(precision: int, scale: int) -> DataType:
 
 
 def _elements_inward(element: DataType, elements: Sequence[Any]) -> list[Any]:
-    """Convert elements, of which any may be None."""
+    """Convert elements, any of which may be None."""
     present = [value for value in elements if value is not None]
     converted = element.inward(present)
     if len(present) == len(elements):

@@ -1,6 +1,6 @@
-"""Bytes: how batch rows, tiles and finished values lie in the KV store (format 2).
+"""The bytes of batch rows, tiles and finished values in the KV store (format 2).
 
-Every value is sealed under its key (`sealing`). Its body begins with the *form* that it was written in,
+Every value is sealed under its key (`sealing`). Its body begins with the *form* in which it was written,
 and goes on in MessagePack:
 
 - a batch row: the first four bytes of the batch form; then its end, its segments, a column for each cell;
@@ -8,12 +8,12 @@ and goes on in MessagePack:
   start, its size, whether it is complete, its version, its cells;
 - a row of values: the CRC-32 of their names and types (4 bytes); then the batch end and the values.
 
-A tile names its cells, so a GroupBy may get further ones while the stream goes on: a reader takes those
-it knows from a tile with fewer or more of them, and the others are `UNKNOWN`. A batch is written anew
-every day, so a batch row names the whole form and no other is read.
+A tile names its cells, so a GroupBy may get further ones while the stream goes on. From a tile with fewer or
+more cells a reader takes those it knows; cells that the tile lacks are `UNKNOWN`. A batch is written anew
+every day, so a batch row names the whole form, and a reader accepts no other form.
 
-A cell id is the CRC-32 of the cell's name. Two cells of one plan with equal ids are refused when the
-plan is made.
+A cell id is the CRC-32 of the cell's name. If two cells of one plan have equal ids, making the plan raises an
+error.
 
 Equal values give equal bytes. A format version is never changed once written anywhere: a new layout
 gets a new number, and the golden files of the old ones stay.
@@ -42,14 +42,14 @@ VALUE_FORMAT_VERSION = 2
 _FORM_BYTES = 4
 _ID_BYTES = 4
 _TILE_HEAD = 4
-"""The numbers of a tile that stand before its cells: start, size, complete, version."""
+"""How many numbers of a tile precede its cells: start, size, complete, version."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def cell_id(name: str) -> bytes:
-    """Give the four bytes by which a stored tile names a cell.
+    """Return the four bytes by which a stored tile names a cell.
 
     >>> cell_id("count").hex()
     '85d94462'
@@ -86,16 +86,16 @@ class TileCodec:
         self.packed = PackedCells(self._cells)
         """Packs the cells of tiles that know all of them."""
         self.form = self._form(range(len(self._cells)))
-        """What the body of such a tile begins with: generation, number of cells, ids of cells."""
+        """The beginning of the body of such a tile: generation, number of cells, ids of cells."""
 
     def encode(self, key: bytes, tile: Tile) -> bytes:
-        """Give the bytes of a tile; cells that are unknown are left out."""
+        """Return the bytes of a tile; cells that are unknown are left out."""
         form, packed = self.pack(tile.ir)
         opening = self.opening(form, tile.start_ms, tile.size_ms, complete=tile.complete, version=tile.version)
         return seal(VALUE_FORMAT_VERSION, opening + packed, key)
 
     def pack(self, ir: Ir) -> tuple[bytes, bytes]:
-        """Give the form of an IR and its packed cells; cells that are unknown are left out."""
+        """Return the form of an IR and its packed cells; cells that are unknown are left out."""
         if type(ir) is tuple:
             return self.form, self.packed.pack(ir)
         known = [place for place, cell in enumerate(ir) if cell is not UNKNOWN]
@@ -103,10 +103,10 @@ class TileCodec:
         return self._form(known), cells.pack(tuple([ir[place] for place in known]))
 
     def unpack(self, form: bytes, packed: bytes) -> Ir:
-        """Give the IR of packed cells of any form; the plan's cells that it lacks are `UNKNOWN`.
+        """Return the IR of packed cells of any form; cells of the plan that the form lacks are `UNKNOWN`.
 
         Raises:
-            CorruptionError: the bytes are no cells of this form.
+            CorruptionError: the bytes are not cells of this form.
         """
         try:
             if form == self.form:
@@ -118,14 +118,14 @@ class TileCodec:
 
     @staticmethod
     def opening(form: bytes, start_ms: int, size_ms: int, *, complete: bool, version: int) -> bytes:
-        """Give what the body of a tile has before its packed cells."""
+        """Return the part of a tile's body before its packed cells."""
         count = form[_FORM_BYTES]
         # Each None takes one byte.
         numbers = _encode([start_ms, size_ms, complete, version, *[None] * count])
         return form + numbers[: len(numbers) - count]
 
     def decode(self, key: bytes, data: bytes) -> Tile:
-        """Give the tile that bytes hold.
+        """Return the tile that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
@@ -146,7 +146,7 @@ class TileCodec:
             raise unreadable(self._what, str(cause)) from cause
 
     def check_generation(self, body: bytes) -> None:
-        """Raise CorruptionError unless a body, or a form, is of this generation."""
+        """Raise `CorruptionError` unless a body, or a form, is of this generation."""
         if body[:_FORM_BYTES] != self._generation:
             raise unreadable(
                 self._what,
@@ -161,7 +161,7 @@ class TileCodec:
         return tuple([cell.decode(one) for cell, one in zip(cells, stored, strict=True)])
 
     def _of_other_cells(self, form: bytes, cells: Sequence[Any]) -> Ir:
-        """Read the cells of a tile that has other ones than the plan: those of the plan that it lacks are unknown."""
+        """Decode the cells of a tile with another set of cells; cells of the plan that it lacks are `UNKNOWN`."""
         ids = [form[at : at + _ID_BYTES] for at in range(_FORM_BYTES + 1, len(form), _ID_BYTES)]
         stored = dict(zip(ids, cells, strict=True))
         found: list[Cell] = [
@@ -188,7 +188,7 @@ class BatchCodec:
         self._cells = tuple(cells)
 
     def encode(self, key: bytes, batch: BatchIr) -> bytes:
-        """Give the bytes of a batch IR."""
+        """Return the bytes of a batch IR."""
         columns = [
             _encode([operation.encode(cell) for cell in column])
             for operation, column in zip(self._cells, batch.columns, strict=True)
@@ -196,12 +196,12 @@ class BatchCodec:
         return self.encode_packed(key, batch.batch_end_ms, [_encode(batch.segments), *columns])
 
     def encode_packed(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
-        """Give the bytes of a batch IR, from the MessagePack of its segments and of the stored cells of each column."""
+        """Return the bytes of a batch IR, from the MessagePack of its segments and of the cells of each column."""
         body = b"".join([self._form, list_header(1 + len(columns)), _encode(batch_end_ms), *columns])
         return seal(VALUE_FORMAT_VERSION, body, b"batch" + key)
 
     def decode(self, key: bytes, data: bytes) -> BatchIr:
-        """Give the batch IR that bytes hold.
+        """Return the batch IR that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
@@ -249,7 +249,7 @@ class ValueCodec:
         ).to_bytes(4, "big")
 
     def encode(self, key: bytes, values: Sequence[Any], batch_end_ms: int) -> bytes:
-        """Give the bytes of a row of values, each of its type or None.
+        """Return the bytes of a row of values, each of its type or None.
 
         Raises:
             DataError: a value does not fit its type, such as a sum of more than 38 digits.
@@ -266,7 +266,7 @@ class ValueCodec:
         return seal(VALUE_FORMAT_VERSION, self._form + _encode([batch_end_ms, *stored]), b"values" + key)
 
     def decode(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
-        """Give the batch end and the values that bytes hold.
+        """Return the batch end and the values that bytes hold.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.

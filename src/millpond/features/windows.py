@@ -1,17 +1,17 @@
 """The one window rule, in whole milliseconds UTC.
 
-Backfill, upload, stream and fetcher all ask this module which events a window holds, so what a model
-was trained on is what it is served.
+Backfill, upload, stream and fetcher all ask this module which events a window holds. So a model is served
+what it was trained on.
 
 The rule: event ``t`` is in window ``w`` of query ``q`` iff ``floor((q - w) / hop) * hop <= t < q``. The
-near end is exact and the far end steps in hops: a long window need not know its far end to the
-second, and stepping is what lets it be kept as a few sums instead of as events. The hop is one day
-from 12 days up, one hour from 12 hours up, 5 minutes from one hour up, else one minute, so the far end
+near end is exact and the far end moves in hops. A long window does not need its far end to the
+second, and hops allow it to be kept as a few sums instead of events. The hop is one day
+from 12 days up, one hour from 12 hours up, 5 minutes from one hour up, else one minute. So the far end
 is never more than a twelfth of the window too early (for windows of 12 minutes and more). Without a
 window, ``t < q``.
 
-Every hop divides the next, and a day, so hops of all sizes share the midnights, and a longer window
-never starts after a shorter one. Both facts are relied upon elsewhere.
+Every hop divides the next, and a day. So hops of all sizes share the midnights, and a longer window
+never starts after a shorter one. Other modules rely on both facts.
 """
 
 import math
@@ -27,12 +27,12 @@ HOPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
 
 _UNITS_MS = {"m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 _WRITTEN_UNITS_MS = _UNITS_MS | {"ms": 1, "s": 1_000, "w": 7 * DAY_MS}
-"""Also those that a window cannot have, but that people write."""
+"""Also the units that a window cannot have, but that people write."""
 _WINDOW = re.compile(r"([1-9][0-9]*)([mhd])")
 
 
 def parse_window(text: str) -> int:
-    """Give the length of a window written as ``"5m"``, ``"6h"`` or ``"30d"``, in milliseconds.
+    """Return the length of a window written as ``"5m"``, ``"6h"`` or ``"30d"``, in milliseconds.
 
     Raises:
         OptionError: the text is not a whole number above 0 followed by m, h or d.
@@ -50,7 +50,7 @@ def parse_window(text: str) -> int:
 
 
 def hop_ms(window_ms: int) -> int:
-    """Give the step of a window's far end, in milliseconds.
+    """Return the step of a window's far end, in milliseconds.
 
     >>> [hop_ms(parse_window(window)) // MINUTE_MS for window in ("59m", "1h", "12h", "12d")]
     [1, 5, 60, 1440]
@@ -63,7 +63,7 @@ def hop_ms(window_ms: int) -> int:
 
 
 def window_start(query_ms: int, window_ms: int) -> int:
-    """Give the time of the earliest event that a window holds, a whole number of hops.
+    """Return the start of a window, which it includes: a whole number of hops.
 
     >>> window_start(query_ms=DAY_MS + 7 * MINUTE_MS, window_ms=HOUR_MS) == DAY_MS - 55 * MINUTE_MS
     True
@@ -73,7 +73,7 @@ def window_start(query_ms: int, window_ms: int) -> int:
 
 
 def in_window(event_ms: int, query_ms: int, window_ms: int | None) -> bool:
-    """Tell whether an event is in the window of a query; ``None`` is all time before the query.
+    """Return whether an event is in the window of a query; a window of ``None`` is all time before the query.
 
     >>> in_window(event_ms=99, query_ms=100, window_ms=None), in_window(100, 100, None)
     (True, False)
@@ -84,7 +84,7 @@ def in_window(event_ms: int, query_ms: int, window_ms: int | None) -> bool:
 
 
 def tile_start(time_ms: int, size_ms: int) -> int:
-    """Give the start of the tile of a size that a time lies in.
+    """Return the start of the tile of size ``size_ms`` that holds a time.
 
     >>> tile_start(HOUR_MS + 1, HOUR_MS) == HOUR_MS
     True
@@ -93,7 +93,7 @@ def tile_start(time_ms: int, size_ms: int) -> int:
 
 
 def _mended(text: object) -> str:
-    """Say how a malformed window is to be written: a number of units, rounded up to whole minutes."""
+    """Suggest how to write a malformed window: a number of units, rounded up to whole minutes."""
     number = re.search(r"[0-9]+(?:\.[0-9]+)?", str(text))
     unit = re.search(r"ms|[smhdw]", str(text).lower())
     amount = float(number[0]) if number and float(number[0]) else 1.0

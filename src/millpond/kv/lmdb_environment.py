@@ -1,18 +1,18 @@
 """One open LMDB environment per process and path: opening, growing, failing, forking.
 
-Place on the data path: under `LmdbStore`, which knows what the rows mean; this module only knows how
-to run a transaction. It holds what LMDB leaves to its users [1]:
+Place on the data path: under `LmdbStore`, which knows what the rows mean. This module only runs
+transactions. It does what LMDB leaves to its users [1]:
 
 - *An environment may be open once per process.* Its file locks belong to the process, and a second
-  handle that closes releases the first one's. So all stores on a path share one `Environment`, counted
-  by leases; it stays in the registry, closed, when the last is given back.
-- *It may not be used after fork.* So a fork waits until no transaction is open, and the child closes
-  the inherited handle at once, while it has no locks of its own to lose by that; it opens its own when
-  it first needs one.
+  handle that closes releases the first one's. So all stores on a path share one `Environment`. It counts
+  their leases; when the last is released it closes, and stays in the registry.
+- *It may not be used after fork.* So a fork waits until no transaction is open. The child closes the
+  inherited handle at once, while it has no locks of its own to lose by that. It opens a handle of its own
+  when it first needs one.
 - *The map has a size.* A write that does not fit (MapFull) is undone; the map is doubled and the write
   is run again. A map that another process has grown (MapResized) is adopted. Both need the process to
-  have no transaction open, so transactions share a lock that a resize has alone: nobody waits for a mutex
-  while a commit is being synced, except during a resize.
+  have no transaction open. So a transaction holds a readers–writer lock shared, and a resize holds it
+  exclusively. No thread waits for this lock while a commit is synced, except during a resize.
 - *After some failures it refuses all work* (a failed write of the meta page). So after any failure
   that is not understood, the handle is closed, and the next call opens a new one.
 
@@ -40,7 +40,7 @@ _MAX_READERS = 1022
 
 
 class Environment:
-    """The one handle of this process on the LMDB files in `path`; see the module's text.
+    """The one handle of this process on the LMDB files in `path`; see the module's docstring.
 
     Get it from `lease`. `read` and `write` run a body in one transaction, from any thread.
     """
@@ -71,7 +71,7 @@ class Environment:
                 finally:
                     transaction.abort()
         except self._lmdb.Error:
-            pass  # the slower way below meets the same failure again, and knows what each calls for
+            pass  # the general way below meets the same failure again, and handles each kind
         finally:
             transactions.release_shared(me)
         return self.read(lambda transaction: body(transaction, argument))
@@ -81,13 +81,13 @@ class Environment:
         return self._run(body, write=True)
 
     def close_if_unused(self) -> None:
-        """Wait for open transactions and close the handle, unless somebody has taken a lease meanwhile."""
+        """Wait for open transactions and close the handle, unless a new lease was taken meanwhile."""
         with self.transactions.exclusive():
             if self.leases == 0:
                 self._close_handle()
 
     def start_anew(self) -> None:
-        """In a forked child, before anything else: close the parent's handle, forget its threads."""
+        """Close the parent's handle and forget its threads; a forked child calls this before anything else."""
         self._close_handle()
         self.transactions = ReadersWriterLock()
 
@@ -134,7 +134,7 @@ class Environment:
                 raise UnavailableError(
                     f"cannot make the folder {self.path} for LMDB: {error}. Choose another path or mend its rights."
                 ) from error
-            # Slots of readers that were killed would keep old pages alive for ever.
+            # Slots of readers that were killed would keep old pages alive forever.
             handle.reader_check()
             self._handle = handle
 
@@ -185,7 +185,9 @@ _registry: dict[str, Environment] = {}
 
 
 def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Environment, Callable[[], object]]:
-    """The environment of `path` for `holder`, and what gives it back (also done when holder is collected).
+    """Return the environment of `path` for `holder`, and a function that releases the lease.
+
+    The lease is also released when `holder` is garbage-collected.
 
     Raises `OptionError` if the path is already open in this process with another `sync`.
     """

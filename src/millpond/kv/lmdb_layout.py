@@ -1,26 +1,26 @@
-"""How the rows of the LMDB store lie in its one B+tree: their addresses, and their catalogue.
+"""The layout of the LMDB store's rows in its one B+tree: their addresses, and their catalogue.
 
 Place on the data path: between `LmdbStore`, which runs transactions, and the bytes. Every function here
 works inside a transaction that it is given.
 
-Invariant: an address sorts as its rows are read, so a range of tiles is one cursor walk, and a batch row
-of a `rows="one"` dataset is one look-up. Layout 2, of which layout 1 had the kinds marked *:
+Invariant: addresses sort in the order in which rows are read. So a range of tiles is one cursor walk, and a
+batch row of a `rows="one"` dataset is one look-up. This is layout 2; layout 1 had only the kinds marked *:
 
     0x00 format           -> version of this layout (1 byte) *
     0x01 dataset name     -> dataset id (4 bytes) *
-    0x02 dataset id       -> nothing: dropped, its rows are still being removed *
-    0x03                  -> last dataset id given *
-    0x04 dataset id       -> what was declared: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
-    0x05 dataset id       -> up to which expiry the last write looked, if it has not looked at all of them
+    0x02 dataset id       -> nothing: the dataset was dropped, and its rows are still being removed *
+    0x03                  -> the last dataset id that was given *
+    0x04 dataset id       -> the declaration: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
+    0x05 dataset id       -> the 0x12 address where the next clean-up begins; absent: at the first
     0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
     0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
     0x12 dataset id, the rest of a row's address after its id -> when it expires (8, ms since 1970)
 
 All numbers are big-endian. The length keeps the rows of key "a" together though "ab" exists. Ids are
-never used twice. The highest bit of an id says that a key has one row, under 0x11, so a read looks up
-nothing but the name. An environment stays in layout 1 until a dataset is declared.
+never used twice. The highest bit of an id says that a key has one row, under 0x11. So a read looks up
+only the name. An environment stays in layout 1 until a dataset is declared.
 
-Trade-off: LMDB's named databases would drop faster, but each is a handle in every process that ever
+Trade-off: LMDB's named databases would drop faster. But each is a handle in every process that ever
 saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with every upload.
 """
 
@@ -56,7 +56,7 @@ EXPIRY = b"\x12"
 
 _ONE_BIT = 1 << 31
 _ONE_BYTE = 0x80
-"""That bit in the first byte of an id."""
+"""`_ONE_BIT` in the first byte of an id."""
 
 _ID = struct.Struct(">I")
 _LENGTH = struct.Struct(">H")
@@ -86,12 +86,12 @@ class Dataset(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def catalogue_key(dataset: str) -> bytes:
-    """The address of a dataset's entry in the catalogue."""
+    """Return the address of a dataset's entry in the catalogue."""
     return NAME + encode_dataset(dataset)
 
 
 def check_format(transaction: Transaction, path: str) -> None:
-    """Refuse an environment that something else wrote, before adding a row to it."""
+    """Refuse an environment that something other than Millpond wrote, before a row is added to it."""
     found = transaction.get(FORMAT_KEY)
     if found not in (LAYOUT_1, LAYOUT_2) and transaction.stat()["entries"]:
         raise CorruptionError(
@@ -101,7 +101,7 @@ def check_format(transaction: Transaction, path: str) -> None:
 
 
 def declare(transaction: Transaction, dataset: str, rows: str, ttl_ms: int | None) -> None:
-    """Enter a dataset into the catalogue, or change when rows written from now on expire."""
+    """Enter a dataset into the catalogue, or change when rows expire that are written from now on."""
     found = _found(transaction, dataset)
     if found is None:
         found = Dataset(_enter(transaction, dataset, _ONE_BIT if rows == "one" else 0))
@@ -112,14 +112,14 @@ def declare(transaction: Transaction, dataset: str, rows: str, ttl_ms: int | Non
 
 
 def entered(transaction: Transaction, dataset: str) -> Dataset:
-    """The dataset of a name, which is entered as undeclared if it is new."""
+    """Return the dataset of a name; a new one is entered as undeclared."""
     return _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
 
 
 def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
-    """Write rows, the last of equal addresses alone."""
+    """Write rows; of rows with equal addresses only the last."""
     unsorted = _addresses(dataset, puts)
-    # Of equal addresses the last one comes last, and replaces the others.
+    # The sort is stable: of equal addresses the last comes last, and replaces the others.
     order = sorted(range(len(puts)), key=unsorted.__getitem__)
     addresses, puts = [unsorted[place] for place in order], [puts[place] for place in order]
     cursor = transaction.cursor()
@@ -137,7 +137,7 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
 
 
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
-    # Few lengths and times make many rows.
+    # Many rows share few key lengths and times, so each of these is packed once.
     prefix = _rows_prefix(dataset.id)
     prefixes = {size: prefix + _LENGTH.pack(size) for size in {len(put.key) for put in puts}}
     if dataset.rows == "one":
@@ -149,14 +149,14 @@ def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
 def _expiries_of(
     addresses: Sequence[bytes], puts: Sequence[Put], now_ms: int, ttl_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The addresses of the rows' expiry, in the order of the rows, and when it is."""
+    """Return for each row, in order, the address of its expiry and the time of it."""
     each = {put.keep_until_ms: put for put in puts}.items()
     expiries = {keep_until_ms: _TIME.pack(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
     return ((EXPIRY + address[1:], expiries[put.keep_until_ms]) for address, put in zip(addresses, puts, strict=True))
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
-    """The rows of each get."""
+    """Return the rows of each get."""
     places: dict[tuple[str, int | None, int | None], _Place | None] = {}
     cursor = transaction.cursor()
     set_range, time_of = cursor.set_range, _TIME.unpack_from
@@ -195,12 +195,12 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
 
 
 _Place = tuple[bool, bytes, bytes, bytes]
-"""Whether a key has one row; what the addresses of a dataset begin with; the first time and the end of a get as
-addresses have them."""
+"""Whether a key has one row; the prefix of the dataset's addresses; the first time and the end of a get, encoded as in
+addresses."""
 
 
 def _place(transaction: Transaction, get: Get) -> _Place | None:
-    """Where the rows of a get lie; None if it has none."""
+    """Return where the rows of a get lie; None if it can have none."""
     start_ms = -MAX_TIME_MS if get.start_ms is None else get.start_ms
     end_ms = MAX_TIME_MS if get.end_ms is None else get.end_ms
     if start_ms < -MAX_TIME_MS or start_ms > MAX_TIME_MS or end_ms < -MAX_TIME_MS or end_ms > MAX_TIME_MS:
@@ -215,7 +215,7 @@ def _place(transaction: Transaction, get: Get) -> _Place | None:
 def next_keys(
     transaction: Transaction, dataset: str, after: bytes | None, most: int
 ) -> list[tuple[bytes, list[TimedValue]]]:
-    """Up to `most` keys with their rows, shorter keys first, beginning after a key."""
+    """Return up to `most` keys with their rows, shorter keys first, beginning after the key `after`."""
     known = _found(transaction, dataset)
     if known is None:
         return []
@@ -241,7 +241,7 @@ def next_keys(
 
 
 def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -> None:
-    """Remove all rows of some keys, and when they expire."""
+    """Remove all rows of some keys, with their expiries."""
     known = _found(transaction, dataset)
     if known is None:
         return
@@ -255,7 +255,7 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
 
 
 def remove_expired(transaction: Transaction, dataset: Dataset, looks: int, now_ms: int) -> None:
-    """Look at some expiries, and remove the rows that are due; the next call, in any process, goes on from there."""
+    """Check `looks` expiries and remove the rows that are due. The next call, in any process, continues from there."""
     prefix, place = EXPIRY + dataset.id, LOOKED_UP_TO + dataset.id
     cursor = transaction.cursor()
     if not cursor.set_range(transaction.get(place, prefix)):
@@ -283,7 +283,7 @@ def forget_name(transaction: Transaction, dataset: str) -> None:
 
 
 def sweep(transaction: Transaction) -> bool:
-    """Remove some rows of dropped datasets; True while there may be more."""
+    """Remove some rows of dropped datasets; return True while there may be more."""
     cursor = transaction.cursor()
     if not cursor.set_range(DROPPED) or not cursor.key().startswith(DROPPED):
         return False
@@ -302,7 +302,7 @@ def sweep(transaction: Transaction) -> bool:
 
 
 def names(transaction: Transaction) -> list[str]:
-    """The names of all datasets, sorted."""
+    """Return the names of all datasets, sorted."""
     cursor = transaction.cursor()
     found: list[str] = []
     if cursor.set_range(NAME):
@@ -344,7 +344,7 @@ def _expiry_address(address: bytes) -> bytes:
 
 
 def _addresses_of(cursor: Any, prefix: bytes) -> list[bytes]:
-    """The addresses that begin with the prefix of a key: no other key has one that does."""
+    """Return the addresses that begin with the prefix of a key; addresses of other keys never do."""
     found: list[bytes] = []
     if cursor.set_range(prefix):
         for address in cursor.iternext(keys=True, values=False):

@@ -1,8 +1,8 @@
 """The key-value store as plain dicts: for tests, for examples, and as the oracle of the other stores.
 
-Place on the data path: where LMDB or Redis would be, within one process. Invariant and trade-off are
-those of `KVStore`; the one difference is that the data ends with the process, so a `MemoryStore`
-refuses to be pickled: a Spark worker would write into its own copy, and nobody would read it.
+Place on the data path: in the place of LMDB or Redis, within one process. Invariant and trade-off are those
+of `KVStore`, with one difference: the data ends with the process. So a `MemoryStore` refuses to be pickled:
+a Spark worker would write into its own copy, and nobody would read it.
 """
 
 import threading
@@ -81,13 +81,13 @@ class MemoryStore:
         self.put_many(dataset, puts)
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time."""
+        """Return the rows of each get, in the order of the gets, each sorted by time."""
         with self._lock:
             self._check_open()
             return [self._rows(get) for get in gets]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, in the order of their bytes, beginning after a key."""
+        """Return up to `most` keys with their rows, in the order of their bytes, beginning after the key `after`."""
         with self._lock:
             self._check_open()
             found = self._datasets.get(dataset)
@@ -111,7 +111,7 @@ class MemoryStore:
             self._datasets.pop(dataset, None)
 
     def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         with self._lock:
             self._check_open()
             return sorted(self._datasets)
@@ -135,7 +135,7 @@ class MemoryStore:
         return [TimedValue(time_ms, value) for time_ms, value in sorted(times.items()) if first_ms <= time_ms < end_ms]
 
     def _expire(self, dataset: _Dataset, puts: Sequence[Put], ttl_ms: int) -> None:
-        """Note when the rows just written expire, and once in a `ttl_ms` remove all that have."""
+        """Note when the rows just written expire. Once per `ttl_ms`, remove all rows that have expired."""
         now_ms = self._clock()
         dataset.expires_ms.update({(put.key, put.time_ms): expires_ms(put, now_ms, ttl_ms) for put in puts})
         if now_ms < dataset.swept_ms + ttl_ms:

@@ -1,8 +1,7 @@
-"""What a key-value store is to Millpond: rows of bytes under (dataset, key, time).
+"""The contract of a key-value store for Millpond: rows of bytes under (dataset, key, time).
 
 Place on the data path: uploads and the stream write here, the fetcher reads from here. Everything
-above sees only `KVStore` or `AsyncKVStore`, so a store can be chosen by where it runs and not by what
-it can do.
+above sees only `KVStore` or `AsyncKVStore`. So a store is chosen by where it runs, not by what it can do.
 
 The contract is what a Redis Cluster can keep. Every store keeps it, and `tests/kv/test_every_store.py`
 tests each point:
@@ -23,10 +22,10 @@ tests each point:
 6. *A drop removes all rows.* While it runs, a reader may see some rows and not others. What is put into
    the dataset while it runs may be dropped too. A drop whose process died is finished by the next one.
 
-Idea: time is a part of the row's address, not a version to be picked by the store. So the tiles of a
-key are one range, a re-written tile overwrites itself, and a batch row is a range of one.
+Idea: time is a part of the row's address, not a version that the store picks. So the tiles of a key are one
+range, a tile that is written again overwrites itself, and a batch row is a range of one.
 
-Trade-off: no delete of single rows, no transaction over keys, and a walk over all keys only where a
+Trade-off: no delete of single rows, no transaction over several keys, and a walk over all keys only where a
 store offers it (`WalkableStore`).
 """
 
@@ -47,7 +46,7 @@ MAX_VALUE_BYTES = 1 << 30
 """The largest value of a row: 1 GiB. A larger one is a mistake upstream, not a row."""
 
 MAX_TIME_MS = 1 << 53
-"""Times of rows lie between the negative of this and this, both excluded: a Redis score is exact to here."""
+"""Times of rows lie between the negative of this and this, both excluded: Redis holds scores exactly up to here."""
 
 Rows: TypeAlias = Literal["one", "many"]
 """How many rows a key of a dataset has: one (batch rows), or many at different times (tiles)."""
@@ -117,7 +116,7 @@ class PartlyReadError(UnavailableError):
 class KVStore(Protocol):
     """Rows of bytes under (dataset, key, time_ms); safe to use from several threads.
 
-    The module's text is the contract. Every method raises `UnavailableError` when the store does not
+    The module's docstring is the contract. Every method raises `UnavailableError` when the store does not
     answer, and on a closed store.
 
     >>> from millpond.kv import MemoryStore
@@ -133,8 +132,8 @@ class KVStore(Protocol):
         Args:
             dataset: its name.
             rows: `"one"` row per key, or `"many"` at different times.
-            ttl_ms: how long rows stay at least after they were written; for ever if None. A row of which
-                `Put.keep_until_ms` is later stays until then.
+            ttl_ms: how long rows stay at least after they were written; forever if None. A row with a later
+                `Put.keep_until_ms` stays until then.
 
         Raises:
             OptionError: the dataset exists with other `rows`, or `ttl_ms` is below 1.
@@ -159,7 +158,7 @@ class KVStore(Protocol):
         ...
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time; none is an empty list.
+        """Return the rows of each get, in the order of the gets, each sorted by time; none is an empty list.
 
         Raises `PartlyReadError` if some servers of the store answered and others did not.
         """
@@ -174,11 +173,11 @@ class KVStore(Protocol):
         ...
 
     def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         ...
 
     def close(self) -> None:
-        """Give back what the store holds. May be called twice."""
+        """Release what the store holds. May be called twice."""
         ...
 
 
@@ -187,9 +186,10 @@ class WalkableStore(KVStore, Protocol):
     """A store whose datasets can also be walked over, some keys at a time."""
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, in an order of the store's, beginning after a key; none at the end.
+        """Return up to `most` keys with their rows, beginning after the key `after`; an empty list at the end.
 
-        A key that is there all the time is met once; one that is written or dropped meanwhile may be met or not.
+        The store chooses the order. A key that is there all the time is returned once; one that is written or
+        dropped meanwhile may be returned or not.
         """
         ...
 
@@ -211,11 +211,11 @@ class AsyncKVStore(Protocol):
         ...
 
     async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time."""
+        """Return the rows of each get, in the order of the gets, each sorted by time."""
         ...
 
     async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, beginning after a key; none at the end."""
+        """Return up to `most` keys with their rows, beginning after the key `after`; an empty list at the end."""
         ...
 
     async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -227,16 +227,16 @@ class AsyncKVStore(Protocol):
         ...
 
     async def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         ...
 
     async def close(self) -> None:
-        """Give back what the store holds. May be called twice."""
+        """Release what the store holds. May be called twice."""
         ...
 
 
 def encode_dataset(dataset: str) -> bytes:
-    """The UTF-8 bytes of a dataset's name; `DataError` if it is empty or too long.
+    """Return the UTF-8 bytes of a dataset's name; `DataError` if it is empty or too long.
 
     >>> encode_dataset("serving_info")
     b'serving_info'
@@ -251,7 +251,7 @@ def encode_dataset(dataset: str) -> bytes:
 
 
 def check_put(dataset: str, put: Put) -> None:
-    """Refuse a row that not every store could hold, naming the dataset and what is wrong.
+    """Raise if not every store could hold a row; the error names the dataset and what is wrong.
 
     >>> check_put("route.stream", Put(b"k" * 1000, b""))
     Traceback (most recent call last):
@@ -285,7 +285,7 @@ def check_put(dataset: str, put: Put) -> None:
 
 
 def checked_puts(dataset: str, puts: Iterable[Put]) -> list[Put]:
-    """The rows to write, all of which every store can hold; `DataError` names the dataset and what is wrong.
+    """Return the rows to write. Raise `DataError`, which names dataset and fault, if not every store can hold them.
 
     >>> checked_puts("route.stream", iter([Put(b"EWR", b"42")]))
     [Put(key=b'EWR', value=b'42', time_ms=0, keep_until_ms=0)]
@@ -299,7 +299,7 @@ def checked_puts(dataset: str, puts: Iterable[Put]) -> list[Put]:
 
 
 def _all_fit(puts: Sequence[Put]) -> bool:
-    """Tell whether every store can hold some rows; `check_put` says of a single one what is wrong with it."""
+    """Return whether every store can hold these rows; `check_put` says what is wrong with a single one."""
     if not puts:
         return True
     keys, values = [put.key for put in puts], [put.value for put in puts]
@@ -317,11 +317,10 @@ def _all_fit(puts: Sequence[Put]) -> bool:
 
 
 def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
-    """When a row that is written now into a dataset with `ttl_ms` expires.
+    """Return when a row expires that is written now into a dataset with `ttl_ms`.
 
-    A row of which the time is known until when it is read says so itself: a tile that a replay writes long
-    after its events need not stay as long as a new one, and one of the future must stay longer. The
-    `ttl_ms` is the least that either gets.
+    `ttl_ms` is the least. A row whose last read is known sets `keep_until_ms`, which may be later: a tile of the
+    future must stay longer than a new one, and a tile that a replay writes long after its events only for `ttl_ms`.
 
     >>> expires_ms(Put(b"EWR", b"", keep_until_ms=500), now_ms=100, ttl_ms=50)
     500
@@ -332,7 +331,7 @@ def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
 
 
 def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:
-    """Refuse what `create` cannot declare.
+    """Raise `OptionError` for what `create` cannot declare.
 
     >>> check_declaration("route.stream", "some", None)
     Traceback (most recent call last):
@@ -348,7 +347,7 @@ def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:
 
 
 def check_same_rows(dataset: str, present: str, asked: str) -> None:
-    """Refuse to declare a dataset again with another number of rows per key."""
+    """Raise if a dataset is declared again with another number of rows per key."""
     if present != asked:
         raise OptionError(
             f"dataset {dataset!r} exists with rows={present!r}, asked was rows={asked!r}. Drop it first, or use "
@@ -357,14 +356,14 @@ def check_same_rows(dataset: str, present: str, asked: str) -> None:
 
 
 def check_walkable(store: KVStore) -> WalkableStore:
-    """The store as one that can be walked over; `OptionError` if it has no `next_keys`."""
+    """Return the store, typed as one that can be walked over; `OptionError` if it has no `next_keys`."""
     if not isinstance(store, WalkableStore):
         raise OptionError(f"a {type(store).__name__} cannot be walked over: it has no next_keys. Use another store.")
     return store
 
 
 def check_get(get: Get) -> tuple[str, bytes, int, int]:
-    """Dataset, key, first time and end of a get; refuses one that no row can answer because its bounds are no times.
+    """Return dataset, key, first time and end of a get; raise `DataError` if a bound is not a time a row can have.
 
     >>> check_get(Get("route.stream", b"EWR", end_ms=300_000)) == ("route.stream", b"EWR", -MAX_TIME_MS, 300_000)
     True

@@ -1,4 +1,4 @@
-"""A store by its URL: what a command line or a settings file says."""
+"""Open a store by its URL, as a command line or a settings file gives it."""
 
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -18,7 +18,7 @@ _LMDB_OPTIONS: options.Known = {
 
 
 def open_store(url: str) -> WalkableStore:
-    """The store that a URL names, with its options in the query.
+    """Return the store that a URL names; the query of the URL has its options.
 
     | URL | store |
     |---|---|

@@ -1,9 +1,9 @@
 """Answers as Arrow columns, one for each feature.
 
-Place on the data path: the end of every answer in Arrow, and of the answer log. A column has one kind of
-null, so the features of a row whose null means "not known" are named beside it, with the reasons.
+Place on the data path: the last step of every answer in Arrow, and of the answer log. A column has one kind
+of null. So the features of a row whose null means "not known" are named beside it, with the reasons.
 
-A value may be right and yet not fit its column: a sum of decimals over 38 digits, or one of longs over 64
+A value may be right and still not fit its column: a sum of decimals over 38 digits, or one of longs over 64
 bits. Then that value alone is unavailable in Arrow.
 """
 
@@ -19,17 +19,17 @@ _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class AnswerColumns:
-    """The values of some answers.
+    """The values of some answers, as columns.
 
     Args:
-        target: what was asked.
+        target: the GroupBy or Join that was asked.
         features: the features wanted of it.
-        rows: of each answer the values that are known, and the reasons for the others, as in a `FetchResponse`.
+        rows: for each answer the values that are known, and the reasons for the others, as in a `FetchResponse`.
 
     Attributes:
         arrays: the values of each feature.
-        unavailable: of each row, the features that are not known.
-        errors: of each row, the reasons.
+        unavailable: for each row, the features that are not known.
+        errors: for each row, the reasons.
     """
 
     __slots__ = ("arrays", "errors", "unavailable")

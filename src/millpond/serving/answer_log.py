@@ -1,16 +1,15 @@
 """A sample of the answers that were given, as Parquet files.
 
 Place on the data path: beside the fetcher. The consistency job compares the log with what the batch says
-later, and its rows also serve as training rows.
+later. The log's rows also serve as training rows.
 
-Invariant: logging never slows an answer. An answer that is drawn is put into a bounded queue; if that is
-full, it is dropped and counted. One thread of the log's own takes answers out and writes them.
+Invariant: logging never slows an answer. A sampled answer goes into a bounded queue. If the queue is full, the
+answer is dropped and counted. The log's one thread takes answers out and writes them.
 
-A key or feature that is called as one of the log's own columns gets ``key_`` or ``feature_`` before it.
-
-A file holds the answers of one target under one set of features: `name`, the key columns, ``time_ms``,
-``context_*``, the feature columns, ``batch_end_ms`` (for a Join a map from the name of its part), and
-``unavailable``, the features whose null means "not known". It appears whole, under a name of its own.
+A file holds the answers of one target under one set of features. Its columns are `name`, the key columns,
+``time_ms``, ``context_*``, the feature columns, ``batch_end_ms`` (for a Join a map by the name of its part), and
+``unavailable``, the features whose null means "not known". A key or feature with the name of one of the log's own
+columns gets the prefix ``key_`` or ``feature_``. A file appears whole, under a unique name.
 """
 
 import random
@@ -32,12 +31,12 @@ class AnswerLog:
     """Writes a sample of the answers into a folder; safe to use from several threads.
 
     Args:
-        folder: where the files go; it is made if need be.
+        folder: where the files go; it is made if it does not exist.
         sample: the share of answers that is logged, 0 to 1.
         queue: how many answers may wait to be written.
         rows_per_file: how many answers make a file.
         seconds_per_file: how long an answer waits at most for a file to fill.
-        draw: gives a number from 0 to 1 for each answer.
+        draw: returns a random number from 0 to 1 for each answer; one below `sample` logs it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -76,12 +75,12 @@ class AnswerLog:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self.dropped = 0
-        """Answers that were drawn and found no room, or could not be written."""
+        """Sampled answers that found no room in the queue, or could not be written."""
         self.written = 0
         """Answers that are in files."""
 
     def offer(self, prepared: Prepared, answer: FetchResponse, context: Mapping[str, Any]) -> None:
-        """Log an answer if it is drawn and there is room."""
+        """Log an answer if it is sampled and there is room."""
         if self._draw() >= self._sample:
             return
         if len(self._queue) >= self._queue_size or self._closed:
@@ -94,13 +93,13 @@ class AnswerLog:
             self._wake.set()
 
     def flush(self) -> None:
-        """Write all that waits, in the caller's time."""
+        """Write all that waits, on the caller's thread."""
         with self._lock:
             while self._queue:
                 self._write(self._taken())
 
     def close(self) -> None:
-        """Write what waits, and end. May be called twice."""
+        """Write what waits, and stop. May be called twice."""
         self._closed = True
         self._wake.set()
         self.flush()
@@ -128,7 +127,7 @@ class AnswerLog:
             try:
                 self._write_file(group)
             except (MillpondError, OSError, ImportError):
-                # A full disk must not end the serving: what could not be written is counted as dropped.
+                # A full disk must not stop serving: answers that could not be written count as dropped.
                 self.dropped += len(group)
             else:
                 self.written += len(group)
@@ -147,7 +146,7 @@ _OWN_COLUMNS = ("name", "time_ms", "batch_end_ms", "unavailable")
 
 
 def _free(kind: str, name: str) -> str:
-    """Give a name that is none of the log's own columns."""
+    """Return a column name for a key or feature that is not one of the log's own columns."""
     return f"{kind}_{name}" if name in _OWN_COLUMNS else name
 
 

@@ -1,8 +1,8 @@
 """Requests and answers as Arrow tables, for callers with many rows.
 
 Place on the data path: around the fetcher. Columns have the declared types, so a table of answers goes
-into a model or a file as it is. A table has one kind of null, so the features whose null means "not
-known" are named beside them, in ``unavailable``, and ``errors`` has the reasons.
+into a model or a file as it is. A table has one kind of null. So ``unavailable`` names the features whose null
+means "not known", and ``errors`` has the reasons.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ERRORS_COLUMN = "errors"
 
 
 def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
-    """Give the key and context columns of a table as Python values.
+    """Return the key and context columns of a table as Python values.
 
     Raises:
         DataError: a column is missing or unknown.
@@ -44,7 +44,7 @@ def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
 
 
 def times_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[int]:
-    """Give the time of each row; one that has none of its own gets the given one."""
+    """Return the time of each row: its own, or the given one if it has none."""
     target = prepared.target
     if AT_COLUMN not in table.column_names or AT_COLUMN in target.keys or AT_COLUMN in target.context:
         return [at_ms] * table.num_rows
@@ -52,7 +52,7 @@ def times_of(prepared: Prepared, table: pa.Table, at_ms: int) -> list[int]:
 
 
 def requests_of(prepared: Prepared, columns: dict[str, list[Any]], times: Sequence[int]) -> list[FetchRequest]:
-    """Give one request for each row of the columns of a table."""
+    """Return one request for each row of the columns of a table."""
     target = prepared.target
     given = [name for name in target.context if name in columns]
     return [
@@ -68,7 +68,7 @@ def requests_of(prepared: Prepared, columns: dict[str, list[Any]], times: Sequen
 
 
 def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
-    """Give answers as a table."""
+    """Return answers as a table."""
     keys = {name: [answer.keys[name] for answer in answers] for name in prepared.target.keys}
     columns = AnswerColumns(
         prepared.target, prepared.features, [(answer.features, answer.errors) for answer in answers]
@@ -79,7 +79,7 @@ def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
 def table_of_columns(
     prepared: Prepared, keys: dict[str, list[Any]], times: Sequence[int], answers: AnswerColumns
 ) -> pa.Table:
-    """Give a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``."""
+    """Return a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``."""
     arrays = {name: column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
     arrays[AT_COLUMN] = pa.array(times, pa.int64())
     arrays |= answers.arrays
@@ -91,7 +91,7 @@ def table_of_columns(
 
 
 def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
-    """Give values of a declared type as an Arrow array.
+    """Return values of a declared type as an Arrow array.
 
     Raises:
         DataError: one does not fit.
@@ -103,5 +103,5 @@ def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
 
 
 def _as_values(type_: DataType, values: list[Any]) -> list[Any]:
-    """Arrow gives maps as lists of pairs."""
+    """Return the values with maps as dicts: Arrow returns them as lists of pairs."""
     return [None if value is None else dict(value) for value in values] if type_.kind == "map" else values

@@ -1,7 +1,7 @@
-"""From what was read to what is answered: values, their states, and why one is unavailable.
+"""Makes answers from what was read: values, their states, and why a value is unavailable.
 
-Place on the data path: the last step of a fetch. Invariant: a value is only in an answer if it is what
-the plan's `finish` gives on the stored rows; whatever stands in the way of one is told by name.
+Place on the data path: the last step of a fetch. Invariant: an answer has a value only if it equals what
+the plan's `finish` returns for the stored rows. If something prevents that, `errors` says what.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from millpond.serving.prepared import Prepared, PreparedPart
 from millpond.serving.short_read import ShortResult
 
 Stale = Literal["refuse", "serve-and-flag"]
-"""What is done with a feature whose window a batch is too old to answer exactly: leave it out, or give it
-and say so in `errors`."""
+"""What to do with a feature if the batch is too old to answer its window exactly: leave it out, or return it and say so
+in `errors`."""
 
 _HOUR_MS = 3_600_000
 
@@ -37,7 +37,7 @@ class PartAnswer:
 
 
 def part_answer(part: PreparedPart, wanted: WantedKey | None, query_ms: int, stale: Stale) -> PartAnswer:
-    """Give the values of one part; `wanted` is None for a key that lacks a part."""
+    """Return the values of one part; `wanted` is None for a key with a None in it."""
     answer = PartAnswer()
     landed = part.group.served.landed
     if wanted is None:
@@ -71,7 +71,7 @@ def part_answer(part: PreparedPart, wanted: WantedKey | None, query_ms: int, sta
 
 
 def bases_and_tails(part: PreparedPart, data: KeyData, query_ms: int) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Give for each window of a part its closed part and its open tail, at a query."""
+    """Return for each window of a part its closed part and its open tail, for a query."""
     layout = part.layout
     if layout is None:
         return (), ()
@@ -126,14 +126,14 @@ def response(
     stale: Stale,
     context: Mapping[str, Any],
 ) -> FetchResponse:
-    """Put one answer together.
+    """Assemble one answer.
 
     Args:
         prepared: the target and the features wanted of it.
-        keys: as in the request.
-        query_ms: the time.
-        wanted: what was read for each part; None for a key that lacks a part.
-        stale: what is done with features that a batch is too old for.
+        keys: the keys as in the request.
+        query_ms: the time of the query.
+        wanted: what was read for each part; None where a part of the key is None.
+        stale: what to do with features that the batch is too old for.
         context: the checked fields that derivations read.
     """
     if prepared.single is not None and prepared.single.finish is not None:
@@ -175,7 +175,7 @@ def response(
 def _of_one_part(
     prepared: Prepared, finish: Finisher, keys: Mapping[str, Any], query_ms: int, short: ShortResult
 ) -> FetchResponse:
-    """Answer for a GroupBy without derivations of which everything is known."""
+    """Answer for a GroupBy without derivations if every cell is known."""
     features = finish(short.bases, short.tails)
     states: dict[str, ValueState] = {}
     if None in features.values():

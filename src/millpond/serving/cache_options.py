@@ -1,11 +1,11 @@
-"""How large the caches of each GroupBy are: from its definition, the fetcher's arguments, and the budget.
+"""The sizes of the caches of each GroupBy: from its definition, the fetcher's arguments, and the budget.
 
 Place on the data path: read once, when a fetcher is made. A definition says whether it is cached and how
-much; an argument of the fetcher overrides it; the budget caps the sum.
+much. An argument of the fetcher overrides it. The budget caps the sum.
 
-Each GroupBy has two caches of its own, so that none evicts another's entries. Under a budget each gets a
-share of it, in proportion to what it asks for. A cache sized in entries counts there as one of 50 MB, and
-is bounded by its share too.
+Each GroupBy has two caches of its own, so that none evicts another's entries. If the caches ask for more than
+the budget, each gets a share in proportion to what it asks for. A cache sized in entries asks for 50 MB there,
+and its share bounds it too.
 """
 
 import logging
@@ -25,10 +25,10 @@ CacheSize = int | str
 """Entries as a number (``10_000``, ``"10000"``), or bytes as a text (``"50MB"``, ``"64 MiB"``)."""
 
 Sizes = CacheSize | Mapping[str, CacheSize] | None
-"""One size for all GroupBys, or sizes by name; None, and a name that is absent, leave it to the definition."""
+"""One size for all GroupBys, or sizes by name. None, or a name that is absent, leaves the size to the definition."""
 
 DEFAULT_BYTES = 50_000_000
-"""The size of a cache that is enabled without one."""
+"""The size of a cache that is enabled but has no size."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*(?:([KMG]I?)?(B))?", re.IGNORECASE)
@@ -36,19 +36,19 @@ _log = logging.getLogger("millpond.serving")
 
 
 class CacheBound(msgspec.Struct, frozen=True):
-    """The bounds of one cache; None is no bound of that kind. With a bound of 0 there is no cache."""
+    """The bounds of one cache. None means no bound of that kind; a bound of 0 means no cache."""
 
     entries: int | None = None
     max_bytes: int | None = None
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is to be cached."""
+        """Whether nothing is cached."""
         return self.entries == 0 or self.max_bytes == 0
 
     @property
     def asked_bytes(self) -> int:
-        """What it counts for under a budget."""
+        """The bytes that it asks for under a budget."""
         if self.is_off:
             return 0
         return DEFAULT_BYTES if self.max_bytes is None else self.max_bytes
@@ -62,10 +62,10 @@ class GroupBounds(msgspec.Struct, frozen=True):
 
 
 def parse_cache_size(option: str, size: CacheSize) -> CacheBound:
-    """Read a cache size.
+    """Parse a cache size.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a size.
 
     >>> parse_cache_size("fetcher_cache_size", 10_000)
     CacheBound(entries=10000, max_bytes=None)
@@ -92,13 +92,13 @@ def bounds_of(
     fetcher_tile_cache_size: Sizes = None,
     cache_budget: CacheSize | None = None,
 ) -> dict[str, GroupBounds]:
-    """Give the bounds of the caches of each GroupBy.
+    """Return the bounds of the caches of each GroupBy.
 
     Args:
         plans: the GroupBys that are served.
         enable_fetcher_caching: overrides the definitions' own.
-        fetcher_cache_size: overrides the definitions' own, for batch rows.
-        fetcher_tile_cache_size: overrides the definitions' own, for closed tiles.
+        fetcher_cache_size: overrides the definitions' own size of the cache of batch rows.
+        fetcher_tile_cache_size: overrides the definitions' own size of the cache of closed tiles.
         cache_budget: bytes that all caches may take together.
 
     Raises:
@@ -115,7 +115,7 @@ def bounds_of(
                     f"{option} of GroupBy {plan.name!r}",
                     _given(option, sizes, plan.name, names),
                     declared,
-                    # A size asks for a cache as the switch does.
+                    # A declared size enables a cache, as the switch does.
                     group_by.enable_fetcher_caching or declared is not None
                     if enable_fetcher_caching is None
                     else enable_fetcher_caching,
@@ -130,9 +130,9 @@ def bounds_of(
 
 
 def make_cache(name: str, bound: CacheBound, weigher: EntrySize) -> Cache[bytes, Any] | None:
-    """Make a cache within its bounds, or None if nothing is to be cached.
+    """Make a cache within its bounds; return None if a bound is 0.
 
-    - Key: the encoded key. Capacity: entries or measured bytes. Freshness: each entry names the batch it is of.
+    - Key: the encoded key. Capacity: entries or measured bytes. Freshness: each entry names its batch.
     - Concurrent miss: reads of one key wait for the first (`key_read`).
     """
     if bound.is_off:

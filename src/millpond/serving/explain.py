@@ -20,12 +20,13 @@ def explained(
     wanted: Sequence[WantedKey | None],
     query_ms: int,
 ) -> FetchResponse:
-    """Give an answer that tells for each value where it comes from.
+    """Return the answer with the origin of each value.
 
     Each value of a GroupBy has ``group_by``, ``batch_end_ms``, ``batch_landing_ms``, ``batch_row`` (``cache``,
-    ``store``, or ``absent``), ``tiles`` (how many it holds), ``tiles_from``, ``newest_event_before_ms`` (the end
-    of the newest tile, which holds the newest event), ``is_bound`` (whether the value is only a bound) and
-    ``unavailable`` (why it is). A derivation has ``derived_from``.
+    ``store``, or ``absent``), ``tiles`` (how many it holds), ``tiles_read`` (how many the store returned),
+    ``tiles_from``, ``newest_event_before_ms`` (the end of the newest tile, which holds the newest event) and
+    ``is_bound`` (whether the value is only a bound). ``unavailable`` says why a value is missing, and ``reason``
+    what is wrong with one that is there. A derivation has ``derived_from``.
     """
     told: dict[str, Any] = {}
     ends = answer.batch_end_ms

@@ -1,6 +1,6 @@
 """One call of the fetcher: its requests, the keys that they want, and their answers.
 
-Place on the data path: between the fetcher's face and the rounds. Equal keys of one call are read once.
+Place on the data path: between the public `Fetcher` and the rounds. Equal keys of one call are read once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ class Shared(msgspec.Struct, frozen=True):
         prepare: resolves a target and the features wanted of it.
         infos: what is served.
         counters: where calls are counted.
-        log: where a sample of the answers is logged; None for nowhere.
-        stale: what is done with features whose window a batch is too old for.
-        now: milliseconds UTC.
+        log: where a sample of the answers is logged; None if none is.
+        stale: what to do with features if the batch is too old for their windows.
+        now: returns the present in milliseconds UTC.
     """
 
     prepare: Callable[[str, Sequence[str] | None], Prepared]
@@ -43,8 +43,8 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 ShortWays = Literal["open", "missed", "tried", "closed"]
-"""Whether keys of a call may go a short way, may do so but were looked up and missed, have gone one that did not lead
-to the end, or must not."""
+"""Whether the keys of a call may take a short way. ``open``: they may. ``missed``: they may, but the cache was already
+looked up and missed. ``tried``: no, a short way was tried and did not lead to an answer. ``closed``: no."""
 
 
 class FetchCall:
@@ -53,10 +53,10 @@ class FetchCall:
     Args:
         shared: what all calls share.
         requests: what is asked for.
-        needs_context: whether a request must give the context.
-        short_ways: whether keys may go a short way.
-        now_ms: the present; None asks the clock.
-        begun: for each part of the only request, its short read if that was begun; such parts go no other short way.
+        needs_context: whether the context of a request is checked.
+        short_ways: whether keys may take a short way.
+        now_ms: the present; None reads the clock.
+        begun: for each part of the only request, its short read if one was begun; these parts take no other short way.
     """
 
     __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")
@@ -108,7 +108,7 @@ class FetchCall:
         return rounds(self.wanted.values(), self._shared.infos, self._now_ms, self._tally)
 
     def responses(self) -> list[FetchResponse]:
-        """Give the answers, in the order of the requests."""
+        """Return the answers, in the order of the requests."""
         shared, tally = self._shared, self._tally
         answers = []
         for request, prepared, at, context, wanted in self._asked:
@@ -130,7 +130,7 @@ class FetchCall:
         return answers
 
     def warmed(self) -> int:
-        """Count what was read as warmed, and give how many keys that is."""
+        """Count the keys that were read as warmed, and return how many there are."""
         self._tally.warmed = sum(one.data is not None for one in self.wanted.values())
         self._shared.counters.add(self._tally)
         return self._tally.warmed
@@ -139,7 +139,7 @@ class FetchCall:
 def want(
     wanted: dict[Any, WantedKey], part: PreparedPart, key: bytes, at: int, short_ways: ShortWays = "open"
 ) -> WantedKey:
-    """Add a key of a part at a time to what one call reads; equal keys are one."""
+    """Add a key of a part at a time to what one call reads; equal keys are added once."""
     address = (part.group.name, part.layout, key)
     one = wanted.get(address)
     if one is None:

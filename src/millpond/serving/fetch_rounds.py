@@ -1,13 +1,13 @@
-"""One fetch as rounds of calls to the store: many keys, one `get_many` a round.
+"""One fetch as rounds of calls to the store: many keys, one `get_many` per round.
 
-Place on the data path: between the fetcher and the reads of single keys. The rounds are a generator too,
-so the blocking and the async fetcher differ in one line: how they wait.
+Place on the data path: between the fetcher and the reads of single keys. `rounds` is a generator, as these
+reads are. So the blocking and the async fetcher differ only in how they wait.
 
-All reads go forward together. What they ask for is sent in one call; whether a batch is still served is
-asked once for each GroupBy. Reads that wait for another fetch's result wait last, when this fetch has
-nothing left to read for others: so two fetches never wait for each other.
+All reads advance together. The gets of a round are sent in one call, which asks once per GroupBy whether
+its batch is still served. A read that needs another fetch's result waits last, when this fetch has nothing
+left to read for others. So two fetches never wait for each other.
 
-Where some servers of a store did not answer, the reads of what lies on them end with that error, and the
+Where some servers of a store did not answer, the reads of the keys on them end with that error, and the
 others go on.
 """
 
@@ -27,7 +27,7 @@ from millpond.serving.short_read import READ_COUNTS, ReadCounts, ShortRead, Shor
 
 Round = list[Get] | Future[Any]
 Answers = list[list[TimedValue]] | PartlyReadError
-"""The rows of each get of a round, or what is known of them if some servers did not answer."""
+"""The rows of each get of a round; if some servers did not answer, an error with the rows that came."""
 
 Rounds = Generator[Round, Answers, None]
 
@@ -36,11 +36,11 @@ class WantedKey:
     """One key of one GroupBy in one fetch, for all requests that ask for it.
 
     Attributes:
-        short: what a short read found of it; None if the long way was taken.
-        data: what the long way found; None if `problem` tells why not, or no batch is served.
+        short: what a short read found; None if the long way was taken.
+        data: what the long way found; None if `problem` says why not, or no batch is served.
         problem: why nothing could be read.
-        is_looked_up: whether the cache was asked for it before.
-        begun: its short read if that was begun before.
+        is_looked_up: whether the key was already looked up in the cache.
+        begun: its short read, if one was begun before.
     """
 
     __slots__ = ("begun", "data", "group", "is_looked_up", "key", "layout", "problem", "queries", "reader", "short")
@@ -60,7 +60,7 @@ class WantedKey:
         self.problem: str | None = None
 
     def begin_short(self, now_ms: int) -> ShortRead | None:
-        """Begin the short read of this key, or give None if the long way is to be taken."""
+        """Begin the short read of this key; return None if the long way must be taken."""
         if self.begun is not None or self.reader is None or len(self.queries) > 1:
             return self.begun
         if self.is_looked_up:
@@ -69,7 +69,7 @@ class WantedKey:
         return self.reader.begin(self.key, self.queries[0], now_ms)
 
     def reading(self, now_ms: int, tally: Tally) -> KeyReading | None:
-        """Give the long read of this key, or None if no query can be answered."""
+        """Return the long read of this key, or None if no query can be answered."""
         landed = self.group.served.landed
         if landed is None:
             return None
@@ -88,9 +88,9 @@ _Active = list[_Asking]
 
 
 def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally: Tally) -> Rounds:
-    """Read all keys; yields the gets of each round, or a result of another fetch that is to be waited for.
+    """Read all keys; yield the gets of each round, or a result of another fetch that must be waited for.
 
-    The short reads are in the first round, with what the long ones ask for first.
+    The first round has the gets of the short reads and the first gets of the long ones.
     """
     active: _Active = []
     short: list[tuple[WantedKey, ShortRead]] = []
@@ -174,7 +174,7 @@ def _begin(active: _Active, one: WantedKey, now_ms: int, tally: Tally) -> None:
 
 
 def _end(begun: ShortRead, answers: list[list[TimedValue]]) -> ShortResult | None:
-    """Give what a short read found; None for the long way, which also says what does not decode."""
+    """Return what a short read found; None for the long way, which also reports what does not decode."""
     try:
         return begun.end(answers)
     except CorruptionError:
@@ -182,7 +182,7 @@ def _end(begun: ShortRead, answers: list[list[TimedValue]]) -> ShortResult | Non
 
 
 def _confirm(one: WantedKey, failed: Collection[ServedGroup]) -> bool:
-    """Tell whether the batch of a short read is still served, so that an absent row is believed."""
+    """Return whether the batch of a short read is still served, so that an absent row is believed."""
     short = one.short
     if short is not None and one.group not in failed and one.group.served.landed is short.landed:
         if short.on_confirmed is not None:
@@ -240,8 +240,8 @@ def _without_failed(
 ) -> tuple[list[list[TimedValue]], dict[ServedGroup, UnavailableError], set[WantedKey]]:
     """End the long reads whose rows did not come.
 
-    Gives what did come, the GroupBys whose serving info did not, and the short reads whose rows did not: they take the
-    long way, which says what failed.
+    Returns the rows that did come, the GroupBys whose serving info did not, and the short reads whose rows did not.
+    These short reads take the long way, which says what failed.
     """
     answers, at = partly.answers, 0
     short_failed = set()
@@ -271,7 +271,7 @@ def _step(
     reading: KeyReading,
     answers: list[list[TimedValue]] | None,
 ) -> None:
-    """Send a read its rows, and note what it asks for next, or how it ended."""
+    """Send a read its rows; note what it asks for next, or how it ended."""
     try:
         asked = next(reading) if answers is None else reading.send(answers)
     except StopIteration as ended:

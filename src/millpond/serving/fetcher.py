@@ -2,16 +2,16 @@
 
 Place on the data path: after upload and stream have written to the KV store, before the model.
 
-Invariant: an answer equals `plan.finish` on what the store holds for the key; the caches change how it is
-got, never what it is. Whatever cannot be answered exactly is left out and said in `errors`.
+Invariant: an answer equals `plan.finish` on what the store holds for the key. The caches change how an answer is
+found, never what it is. What cannot be answered exactly is left out, and `errors` says why.
 
-This is the face. `targets` knows what is served, `answerer` asks the store: it reads all keys together
-(`fetch_rounds`), each by a short way (`short_read`) or the long one (`key_read`), and puts the answers
-together (`answers`).
+This module is the public interface. `targets` knows what is served. `answerer` asks the store: it reads all keys
+together (`fetch_rounds`), each by a short way (`short_read`) or the long one (`key_read`), and assembles the
+answers (`answers`).
 
-What is wrong with the call (an unknown target, a key of the wrong type) raises before anything is read;
-the store failing raises `UnavailableError`; what is wrong with the data of one GroupBy or key is in the
-`errors` of its answers, and the others are answered.
+An error in the call (an unknown target, a key of the wrong type) raises before anything is read. If the store
+fails, `UnavailableError` is raised. A fault in the data of one GroupBy or key is in the `errors` of its answers,
+and the others are answered.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970 UTC."""
+    """Return milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000  # noqa: TID251 - requests that name no time mean now
 
 
@@ -70,13 +70,12 @@ class Fetcher:
         steps: which steps of CHIP-1 are on, of ``batch_ir``, ``batch_get``, ``tile_ir``, ``stream_get``.
         tail_freshness_ms: how long ago open tiles may have been read; 0 reads them for every fetch.
         stale: ``refuse`` leaves out features whose window the batch is too old to answer exactly;
-            ``serve-and-flag`` gives them and names them in `errors`.
+            ``serve-and-flag`` returns them and names them in `errors`.
         warm_keys: how many of the hottest keys of each GroupBy are read anew when a batch lands.
         answer_log: where a sample of the answers is logged.
-        hit_rate_curves: whether the caches record what they would hit at other sizes; with `cache_budget` they are
-            resized by it.
-        cache_traces: a folder into which the keys that each cache is asked for are written, hashed.
-        refresh_ms: the age at which the knowledge of what is served is read again.
+        hit_rate_curves: whether the caches record their hit-rate curves; with `cache_budget` these also resize them.
+        cache_traces: a folder for the traces of the caches: the keys that each was asked for, hashed.
+        refresh_ms: the age at which the serving infos are read again.
         now: milliseconds UTC, for requests that give no time.
         clock: monotonic milliseconds.
         background: runs a refresh beside the callers.
@@ -161,17 +160,17 @@ class Fetcher:
 
     @property
     def targets(self) -> Mapping[str, Target]:
-        """Every GroupBy and Join that may be asked for, by name."""
+        """Every GroupBy and Join that can be asked for, by name."""
         return self._targets.known()
 
     @property
     def definitions(self) -> Mapping[str, GroupBy | Join]:
-        """The same as they were defined, by name."""
+        """The definitions of the targets, by name."""
         return self._targets.definitions
 
     @property
     def cache_bounds(self) -> Mapping[str, CacheBound]:
-        """How large each cache may become now, by its name in the statistics."""
+        """The present bounds of each cache, by its name in the statistics."""
         caches = [cache for group in self._groups.values() for cache in (group.batch_cache, group.tile_cache)]
         return {cache.name: CacheBound(*cache.bounds) for cache in caches if cache is not None}
 
@@ -198,12 +197,12 @@ class Fetcher:
             at: the time in milliseconds UTC; None is now.
             context: fields known only at query time, by name.
             features: the features wanted, in this order; None for all.
-            explain: also tell where each value comes from.
+            explain: also say where each value comes from.
 
         Raises:
             OptionError: the target or a feature is not served here.
             DataError: a key, a context field or the time is missing or not of its declared type.
-            UnavailableError: the store failed. Nothing of that is cached; try again.
+            UnavailableError: the store failed. Nothing of the failure is cached; try again.
         """
         name = target if type(target) is str else self._targets.name(target)
         wanted = None if features is None else tuple(features)
@@ -236,10 +235,10 @@ class Fetcher:
         return await self._answerer.many_async(requests)
 
     def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
-        """Do as `fetch_many` if that waits for nothing but memory; else None.
+        """Do as `fetch_many` if that waits for nothing but memory; else return None.
 
-        For event loops: with LMDB or a store in memory, and while it is known what is served, an answer takes less
-        time than to switch tasks.
+        For event loops: with LMDB or a store in memory, and while the serving info is fresh enough, an answer takes
+        less time than to switch tasks.
         """
         return self._answerer.many_now(requests)
 
@@ -278,7 +277,7 @@ class Fetcher:
         return self._targets.prepare(target, features)
 
     def warm(self, target: TargetName, keys: Iterable[Mapping[str, Any]]) -> int:
-        """Read keys into the caches before they are asked for; give how many were read.
+        """Read keys into the caches before they are asked for; return how many were read.
 
         Raises as `fetch`.
         """
@@ -289,7 +288,7 @@ class Fetcher:
         return warmed
 
     def refresh(self) -> dict[str, ServingInfo | None]:
-        """Read now which batch of each GroupBy is served, and return it; None where there is none."""
+        """Read the serving info of each GroupBy, and return them; None where no batch is served."""
         self._infos.refresh()
         return self._infos.infos()
 
@@ -299,11 +298,11 @@ class Fetcher:
         return self._infos.infos()
 
     def serving_infos(self) -> dict[str, ServingInfo | None]:
-        """Which batch of each GroupBy is served, as far as is known without waiting; None where none is."""
+        """Return the serving info of each GroupBy as known without waiting; None where no batch is served."""
         return self._infos.infos()
 
     def stats(self) -> FetcherStats:
-        """The counts since this fetcher was made."""
+        """Return the counts since this fetcher was made."""
         dropped = 0 if self._log is None else self._log.dropped
         return fetcher_stats(self._counters, self._infos, self._groups, self._now(), dropped)
 
@@ -323,7 +322,7 @@ class Fetcher:
         self.close()
 
     def _landing(self, group: ServedGroup, landed: LandedBatch, in_request: bool) -> Callable[[], None]:
-        """Read the hottest keys of a batch before it is served; give what is to be done once it is."""
+        """Read the hottest keys of a batch before it is served; return what to do once it is."""
         if not group.is_cached or group.served.landed is None:
             return lambda: None
         rows = {} if in_request else hottest_rows(group, landed, self._store, self._warm_keys)
@@ -333,7 +332,7 @@ class Fetcher:
         return lambda: replace_entries(group, landed, rows)
 
     def after_fork(self) -> None:
-        """Forget what the threads of the parent process were about: they do not exist in this one."""
+        """Forget the work of the parent process's threads, which do not exist in this process."""
         if self._budget is not None:
             self._budget.start()
         self._infos.after_fork()

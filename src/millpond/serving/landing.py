@@ -1,13 +1,13 @@
-"""What happens when a batch lands: the hottest keys are read anew, and what is outdated goes.
+"""What happens when a batch lands: the hottest keys are read from it, and outdated entries are dropped.
 
 Place on the data path: beside the fetches, on the thread that refreshes the serving info; never in a
 request's time.
 
 Without this, every cached key would miss at once when a batch lands, and latency would jump. So the
-hottest keys of the former batch are read from the new one *before* it is served. Then it is served, what
-was read takes the place of the old entries, and the other entries of the former batch are dropped, in
-slices, so that no request waits for the lock of a cache. An entry that is still there answers for the
-former batch only, so nothing hangs on when it goes.
+hottest keys of the former batch are read from the new one *before* it is served. Once it is served, the rows
+that were read replace the old entries. The other entries of the former batch are dropped in slices, so that
+no request waits long for the lock of a cache. An entry that is still there answers only for the former batch,
+so correctness does not depend on when it is dropped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ from millpond.serving.landed_batch import LandedBatch
 from millpond.serving.served_group import ServedGroup
 
 SLICE = 500
-"""How many entries are looked at, or keys read, at a time."""
+"""How many entries are checked, or keys read, at a time."""
 
 
 def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: int) -> dict[bytes, BatchRow]:
     """Read the batch rows of the hottest keys of a GroupBy from a batch that is about to be served.
 
-    Rows that do not decode, and a store that fails, are left to the requests, which say so.
+    Rows that do not decode, and failures of the store, are left to the requests, which report them.
     """
     cache = group.batch_cache
     if cache is None or not most or not group.skips_batch_get:
         return {}
-    # A hot key is answered by its closed tiles alone, so their cache knows which keys are hot.
+    # Closed tiles alone answer a hot key, so their cache knows which keys are hot.
     hottest = cache if group.tile_cache is None else group.tile_cache
     keys = [key for key, _ in hottest.items()][-most:]
     found: dict[bytes, BatchRow] = {}
@@ -51,7 +51,7 @@ def hottest_rows(group: ServedGroup, landed: LandedBatch, store: KVStore, most: 
 
 
 def replace_entries(group: ServedGroup, landed: LandedBatch, rows: dict[bytes, BatchRow]) -> None:
-    """Put the rows that were read beforehand, and drop every entry of another batch."""
+    """Put the rows that were read beforehand into the caches, and drop every entry of another batch."""
     cache = group.batch_cache
     if cache is not None:
         for key, row in rows.items():
@@ -71,7 +71,7 @@ def _drop_outdated(cache: Cache[bytes, Any], landed: LandedBatch) -> None:
 
 
 def _decoded(group: ServedGroup, landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow | None:
-    """Absent rows are left out too: absence is believed only after the batch is served."""
+    """Return the decoded row; None also if it is absent: absence is believed only after the batch is served."""
     if not rows:
         return None
     try:

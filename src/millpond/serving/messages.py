@@ -1,11 +1,11 @@
-"""What goes into the fetcher and what comes out of it, and what a fetcher says it serves.
+"""The requests and answers of a fetcher, and the description of what it serves.
 
 Place on the data path: the last step before the model. The fetcher, the HTTP service and its clients
 share these types, so a request and its answer mean the same in process and over a network.
 
 Invariant: a value is in one of three states. A *present* value is in `features`. A *null* one is in
 `features` as None: the key is known to have no data. An *unavailable* one is not in `features` at all,
-and `errors` says why. So no failure can be read as "no data".
+and `errors` says why. So no failure can be mistaken for "no data".
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
         at: the time of the query in milliseconds UTC; None is now, by the fetcher's clock.
         context: fields that are known only at query time, by name; None for none.
         features: the features wanted, in this order; None for all.
-        explain: also tell where each value comes from.
+        explain: also say where each value comes from.
 
     >>> FetchRequest("route", {"origin": "EWR"}, at=1_388_361_600_000).features is None
     True
@@ -45,13 +45,13 @@ class FetchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         name: the GroupBy or Join that was asked.
-        keys: the keys that were asked for.
-        at: the time that was answered for, in milliseconds UTC.
+        keys: the keys of the request.
+        at: the time of the answer, in milliseconds UTC.
         features: the values that are present, and None for those known to be null.
         states: the state of each wanted feature that is not present.
         errors: why a feature, or a part of a Join, is unavailable, by its name.
-        batch_end_ms: the end of the batch that answered; of a Join by the name of its part; None if none did.
-        explain: where each value comes from, if that was asked.
+        batch_end_ms: the end of the batch that answered; for a Join by the name of its part; None if none did.
+        explain: where each value comes from, if the request asked for that.
 
     >>> response = FetchResponse("route", {"origin": "EWR"}, 0, {"count_1h": 3, "count_1d": None}, {"count_1d": "null"})
     >>> response.state("count_1h"), response.state("count_1d")
@@ -68,21 +68,21 @@ class FetchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     explain: dict[str, Any] | None = None
 
     def state(self, feature: str) -> Literal["present", "null", "unavailable"]:
-        """Tell the state of one of the wanted features."""
+        """Return the state of one of the wanted features."""
         return self.states.get(feature, "present" if feature in self.features else "unavailable")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A GroupBy or Join as a caller needs to know it: what to ask with, and what comes back.
+    """A GroupBy or Join as a caller sees it: what a request has, and what an answer has.
 
     Attributes:
-        name: what a request calls it.
+        name: its name in requests.
         kind: whether it is a GroupBy or a Join.
         definition_hash: marks the definition; another hash may mean other features or types.
         keys: name and type of each part of the key, in declared order.
         context: name and type of each field that is known only at query time.
         features: name and type of each feature, in the order of an answer.
-        parts: the GroupBys that are read, of which a GroupBy has one.
+        parts: the names of the GroupBys that are read; a GroupBy has one, itself.
 
     >>> Target("route", "group_by", "c0ffee", {"origin": "string"}, {}, {"count_1h": "long"}, ("route",)).kind
     'group_by'

@@ -1,8 +1,8 @@
 """A GroupBy or Join with the features wanted of it, resolved once.
 
 Place on the data path: between a request, which has names, and the reads, which have positions. A
-`Prepared` knows which GroupBys must be read for the features, where each key part comes from, what each
-value is called, and which derivations follow. A request only runs it.
+`Prepared` knows which GroupBys must be read for the features, where each key part comes from, the name of each
+value in the answer, and which derivations follow. A request only runs it.
 """
 
 import hashlib
@@ -28,15 +28,15 @@ class PreparedPart:
     """One GroupBy of a target, with the features wanted of it.
 
     Attributes:
-        label: what errors and batch ends call it.
+        label: its name in errors and batch ends.
         group: the GroupBy.
-        columns: where each key part comes from, in the order of the key.
+        columns: the column for each key part, in the order of the key.
         features: the GroupBy's own features that are read, without derivations.
-        names: what each value is called in the answer, by its name in the GroupBy.
-        derived: the derivations of the GroupBy that are wanted; None for none.
+        names: the name of each value in the answer, by its name in the GroupBy.
+        derived: the derivations of the GroupBy, if any is wanted; else None.
         layout: the windows that are read; None for snapshots.
-        finish: ends an answer and gives its values under the names of the answer; None for snapshots and with
-            derivations.
+        finish: finishes the features of one key and returns them by their names in the answer; None for snapshots and
+            with derivations.
         finish_columns: does so for many keys.
         reader: the short way to a key; None if there is none.
     """
@@ -110,10 +110,10 @@ class Prepared:
         target: what is asked.
         features: the names of the wanted features, in the order of an answer.
         parts: the GroupBys that are read.
-        derived: the derivations of the Join that are wanted; None for none.
+        derived: the derivations of the Join, if any is wanted; else None.
         context: the fields that a request must give, with their types.
         key_columns: the key columns that a request must give.
-        labels: of the parts.
+        labels: the labels of the parts.
         is_in_order: whether the values of the parts, one part after the other, are in the order of an answer.
     """
 
@@ -160,7 +160,7 @@ class Prepared:
         self.is_in_order = self.features == tuple(named for part in parts for named in part.names.values())
         self.labels = tuple(part.label for part in parts)
         self.single = parts[0] if target.kind == "group_by" else None
-        # Parts whose keys are made of the same columns as the same types have the same key.
+        # Parts whose keys have the same columns with the same types share one encoded key.
         makers: dict[Any, int] = {}
         self._key_makers: list[tuple[Callable[[list[Any]], bytes | None], tuple[str, ...]]] = []
         places = []
@@ -174,10 +174,10 @@ class Prepared:
         self._key_places = places if len(makers) < len(parts) else None
 
     def encoded_keys(self, keys: Mapping[str, Any]) -> list[bytes | None]:
-        """Give the key of each part, None for one that lacks a part of its key.
+        """Return the encoded key of each part; None where a part of the key is None.
 
         Raises:
-            DataError: a part is missing, unknown, or not of its declared type; it is named.
+            DataError: a part of a key is missing, unknown, or not of its declared type; the error names it.
         """
         if self.single is not None:
             return [self.single.group.plan.encode_key(keys)]
@@ -200,10 +200,10 @@ class Prepared:
             ) from None
 
     def checked_context(self, context: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Give the fields of the context that derivations read.
+        """Return the fields of the context that derivations read, checked.
 
         Raises:
-            DataError: one is missing, unknown, or not of its declared type; it is named.
+            DataError: a field is missing, unknown, or not of its declared type; the error names it.
         """
         given = context or {}
         for name in given:
@@ -248,7 +248,7 @@ class ResolvedTarget:
             on_bound: called for each value of an answer that is only a bound.
 
         Raises:
-            OptionError: one is unknown, with the nearest that is.
+            OptionError: one is unknown; the error has the nearest name.
         """
         target = self.target
         wanted = tuple(target.features) if features is None else tuple(features)
@@ -307,7 +307,7 @@ class ResolvedTarget:
 
 
 def feature_types(plan: GroupByPlan) -> dict[str, str]:
-    """Give the type of each feature of a plan, without derivations."""
+    """Return the type of each feature of a plan, without derivations."""
     if plan.group_by.aggregations:
         return {feature.name: feature.type for feature in plan.cells.features}
     return {field.name: field.type for field in plan.group_by.inputs}

@@ -1,21 +1,25 @@
-"""Which batch of each GroupBy is served and up to when its stream is closed, as far as this process knows.
+"""What this process knows of each GroupBy: which batch is served, and up to when its stream is closed.
 
 Place on the data path: asked first by every fetch, because the batch end splits a window into its batch
-and its streaming part. A fetch whose batch rows are all cached asks the store for no batch, and so would
-never hear of a new one: hence a refresh by age, as in Chronon [1].
+and its streaming part. A fetch whose batch rows are all cached asks the store for no batch row, and so would
+never learn of a new batch. Hence a refresh by age, as in Chronon [1].
 
-All GroupBys are read in one call. Younger than `refresh_ms` (8 s), the knowledge is used as it is. Older,
-one refresh begins in the background, and callers get the old knowledge meanwhile. Older than `wait_ms`
-(16 s), callers wait for the refresh, all for the same one. A refresh that fails is tried again with
-growing pauses; if it still fails, those who wait get `UnavailableError`, and nothing is remembered of it.
+One call reads the records of all GroupBys:
 
-Where some servers of a store do not answer, that holds for each GroupBy by itself: one whose record was
+- Younger than `refresh_ms` (8 s), they are used as they are.
+- Older, one refresh begins in the background, and callers get the old records meanwhile.
+- Older than `wait_ms` (16 s), callers wait, all for the same refresh.
+
+A refresh that fails is tried again with growing pauses. If it still fails, those who wait get
+`UnavailableError`, and the failure is not remembered.
+
+Where some servers of a store do not answer, this holds for each GroupBy by itself: one whose record was
 not read for `wait_ms` is unavailable, and the others are served.
 
 Invariant: what is known was true at some moment of the last `wait_ms`. Trade-off: for that long an older
-batch may answer, from its own rows and all tiles after its own end, which is as right as the new one. If
-its rows were dropped meanwhile, the fetch notices, because it reads the serving info again before it
-believes that a row is absent (`learn`).
+batch may answer, from its own rows and all tiles after its own end. That answer is as right as one from the new
+batch. If the rows of the old batch were dropped meanwhile, the fetch notices, because it reads the serving info
+again before it believes that a row is absent (`learn`).
 
 [1] CHIP-1, "Keeping GroupByServingInfo up-to-date"
 """
@@ -45,22 +49,22 @@ from millpond.serving.served_group import ServedGroup
 REFRESH_MS = 8_000
 WAIT_MS = 16_000
 _PAUSES_SECONDS = (0.05, 0.2, 0.8)
-"""How long a refresh waits after each failed read before it reads again."""
+"""How long a refresh pauses after each failed read."""
 
 Background = Callable[[Callable[[], None]], None]
 """Runs a function beside the caller."""
 
 OnLanding = Callable[[ServedGroup, LandedBatch, bool], Callable[[], None]]
-"""Called with a batch that is about to be served, and whether a request waits; gives what to do afterwards."""
+"""Called with the GroupBy, a batch about to be served, and whether a request waits; returns what to do afterwards."""
 
 
 def on_a_thread(work: Callable[[], None]) -> None:
-    """Run a function on a thread of its own that does not hold up the end of the process."""
+    """Run a function on a thread of its own, which does not delay the end of the process."""
     threading.Thread(target=work, name="millpond-fetcher", daemon=True).start()
 
 
 class ServingInfos:
-    """Keeps `group.served` of all groups up to date.
+    """Keeps `group.served` of all GroupBys up to date.
 
     Args:
         store: where uploads and streams write.
@@ -69,8 +73,8 @@ class ServingInfos:
         wait_ms: the age at which callers wait for it.
         clock: monotonic milliseconds.
         background: runs a refresh beside the callers.
-        pause: waits so many seconds between failed reads.
-        on_landing: told of a batch that a refresh found, before it is served.
+        pause: waits for a number of seconds between failed reads.
+        on_landing: called for each new batch before it is served.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class ServingInfos:
         self.reads = 0
 
     def ensure(self) -> None:
-        """Have what is known be young enough; returns at once unless it is older than `wait_ms`.
+        """Make sure that what is known is young enough; return at once unless it is older than `wait_ms`.
 
         Raises:
             UnavailableError: it is too old, and the store does not answer.
@@ -123,12 +127,12 @@ class ServingInfos:
             await asyncio.wrap_future(flight)
 
     def must_wait(self) -> bool:
-        """Tell whether what is known is so old, or unknown, that a caller waits for a refresh."""
+        """Return whether what is known is too old, or missing, so that a caller must wait for a refresh."""
         read_ms = self._read_ms
         return read_ms is None or self._clock() - read_ms >= self._wait_ms
 
     def begin(self) -> "Future[None] | None":
-        """Begin a refresh if one is due, and give it if it is to be waited for."""
+        """Begin a refresh if one is due; return it if the caller must wait for it."""
         now_ms, read_ms = self._clock(), self._read_ms
         if read_ms is not None and now_ms - read_ms < self._refresh_ms:
             return None
@@ -147,7 +151,7 @@ class ServingInfos:
         return flight if must_wait else None
 
     def refresh(self) -> None:
-        """Read now, whatever the age.
+        """Read now, however young the known records are.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -155,15 +159,15 @@ class ServingInfos:
         self._read()
 
     def confirm_get(self, name: str) -> Get:
-        """The get that tells whether the batch of a GroupBy is still served; `learn` takes its answer."""
+        """Return the get that says whether the batch of a GroupBy is still served; `learn` takes its answer."""
         return Get(SERVING_INFO_DATASET, serving_info_key(name))
 
     def learn(self, group: ServedGroup, rows: Sequence[TimedValue]) -> Served:
-        """Take what a store answered to `confirm_get`, and give what is served by that."""
+        """Take the store's answer to `confirm_get`, and return what is served by it."""
         return self._take(group, rows, None, in_request=True)
 
     def infos(self) -> dict[str, ServingInfo | None]:
-        """The records by name of GroupBy, as they are known."""
+        """Return the known records by name of GroupBy."""
         return {
             name: None if group.served.landed is None else group.served.landed.info
             for name, group in self._groups.items()
@@ -219,7 +223,7 @@ class ServingInfos:
                 self._take_failure(group, rows, began_ms)
                 continue
             closing_rows = closing.get(group.name, ())
-            # What is closed stays closed: without an answer the former closing time holds.
+            # What is closed stays closed: without an answer the former closing time is kept.
             known = None if isinstance(closing_rows, UnavailableError) else closing_rows
             self._take(group, rows, known, in_request=False)
             self._read_of_group_ms[group.name] = began_ms
@@ -227,7 +231,7 @@ class ServingInfos:
         self._read_ms = began_ms
 
     def _take_failure(self, group: ServedGroup, failure: UnavailableError, now_ms: int) -> None:
-        """Go on with what is known of a GroupBy if that is young enough; else say why nothing is."""
+        """Keep what is known of a GroupBy if that is young enough; else mark it unavailable, with the reason."""
         read_ms = self._read_of_group_ms.get(group.name)
         if read_ms is not None and now_ms - read_ms < self._wait_ms:
             return
@@ -251,7 +255,7 @@ class ServingInfos:
             landed, problem = before.landed, before.problem
         else:
             landed, problem = _landed(group.plan, raw)
-            # After an outage the same batch is the same object, for that is what cached rows go by.
+            # After an outage the same batch must be the same object: cached rows are compared by identity.
             known = self._out_of_reach.pop(group.name, None)
             if known is not None and landed is not None and known.info == landed.info:
                 landed = known
@@ -279,7 +283,7 @@ class ServingInfos:
 
 
 def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, str | None]:
-    """Read a record: the batch that it points to, or why that cannot be served."""
+    """Decode a record: return the batch that it points to, or why that batch cannot be served."""
     if raw is None:
         return None, f"GroupBy {plan.name!r}: no batch has been uploaded. Run its upload first."
     try:

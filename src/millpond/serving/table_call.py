@@ -1,8 +1,8 @@
 """One call of the fetcher from Arrow to Arrow, column by column.
 
 Place on the data path: beside `FetchCall`, for tables without derivations. Keys are encoded a column at a
-time, equal keys at one time are read and finished once, and no request or answer is made for a row. The
-same rounds read the same keys, and a test compares the answers of both.
+time. Equal keys at one time are read and finished once. No row needs a request or an answer object. The same
+rounds read the keys, and a test compares the answers of both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class TableCall:
         times: the time of each row.
 
     Raises:
-        DataError: a key is not of its declared type, or a time is none.
+        DataError: a key is not of its declared type, or a time is not a whole number.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TableCall:
         return rounds(self.wanted.values(), self._shared.infos, self._now_ms, self._tally)
 
     def answer(self) -> AnswerColumns:
-        """Give the values, and what stands in the way of those that are unavailable."""
+        """Return the values, and the reasons for those that are unavailable."""
         prepared, stale = self._prepared, self._shared.stale
         known: dict[tuple[Row, int], tuple[dict[str, Any], dict[str, str]]] = {}
         rows = []

@@ -1,7 +1,7 @@
-"""What a fetcher serves, by name: from a definition or its name to what a request runs.
+"""What a fetcher serves, by name: resolves a definition or its name to what a request runs.
 
 Place on the data path: the first step of a fetch. Names are resolved once for each set of features, and
-what was resolved is remembered.
+the result is remembered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,17 +20,17 @@ Definition = GroupByPlan | GroupBy | Join
 TargetName = str | GroupBy | Join
 
 _MOST_PREPARED = 10_000
-"""How many sets of features are remembered: a caller that makes them up must not fill the memory."""
+"""How many sets of features are remembered: a caller that invents new ones must not fill the memory."""
 
 
 class Targets:
     """The GroupBys and Joins that are served; safe to use from several threads.
 
     Attributes:
-        forms: the form for one request of what was prepared, where there is one.
+        forms: the form of a prepared target that answers single requests, where it has one.
 
     Args:
-        definitions: the GroupBys (or their plans) and Joins, as `by_name` gives them.
+        definitions: the GroupBys (or their plans) and Joins, as `by_name` returns them.
         groups: the GroupBys as they are served.
         counters: where fetches are counted.
     """
@@ -49,7 +49,7 @@ class Targets:
         self.forms: dict[tuple[str, tuple[str, ...] | None], OneKey | OneJoin] = {}
 
     def known(self) -> dict[str, Target]:
-        """Every GroupBy and Join that may be asked for."""
+        """Return every GroupBy and Join that can be asked for."""
         return {name: resolved.target for name, resolved in self._resolved.items()}
 
     @property
@@ -58,10 +58,10 @@ class Targets:
         return self._definitions
 
     def name(self, target: TargetName) -> str:
-        """Give the name of what is asked for.
+        """Return the name of a target.
 
         Raises:
-            OptionError: it is not served here, or in another definition.
+            OptionError: the target is not served here, or only with another definition.
         """
         if isinstance(target, str):
             name = target
@@ -94,7 +94,7 @@ class Targets:
 
 
 def by_name(definitions: Iterable[Definition]) -> tuple[dict[str, GroupByPlan], dict[str, Join]]:
-    """Give the plans of all GroupBys, those of Joins included, and the Joins.
+    """Return the plans of all GroupBys, those of Joins included, and the Joins.
 
     Raises:
         OptionError: something else is among them, or two have one name.

@@ -1,12 +1,12 @@
-"""What a cell is, and what an operation is made of.
+"""Cells, and the operations on them.
 
 A *cell* is one immutable part of an intermediate result: a count, an exact sum, a set. A
 `CellOperation` is everything that can be done with cells of one kind over one column. An `Operation`
-is what a user asks for by name: it reads one cell or several and ends in a value.
+is what a user asks for by name: it reads one or more cells and computes a value.
 
 The invariant: a merge is associative and commutative, to the bit where the operation is exact, and
 nothing changes a cell that it is given. So upload, stream and fetcher may merge in any order, and a
-cell may lie in a cache while others read it.
+cell may be in a cache while others read it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Ir = tuple[Cell, ...]
 
 
 Parameter = int | tuple[float, ...] | None
-"""What some operations are told besides their column: ``k``, or percentiles."""
+"""What some operations need besides their column: ``k``, or percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class CellOperation:
         empty: the cell of no events; merging with it changes nothing.
         suffix: whether a batch row stores suffixes of its timeline (scalars do), or each segment's own
             cell, to be folded when read (sets, lists, maps and sketches do).
-        plain: whether ``encode`` and ``decode`` give what they get, so that a codec may skip them.
-        collect: the cell of some events, from their times and their values, aligned, without nulls.
-        merge: the cell of the events of two cells.
-        merge_all: the cell of the events of any number of cells.
-        delete: the cell of the first's events without those of the second; None where it cannot.
+        plain: whether ``encode`` and ``decode`` return what they are given, so that a codec may skip them.
+        collect: returns the cell of some events, from their times and their values, aligned, without nulls.
+        merge: returns the cell of the events of two cells.
+        merge_all: returns the cell of the events of any number of cells.
+        delete: returns the cell of the first's events without those of the second; None if cells cannot delete.
             Deleting what was never collected is legal: a count may fall below 0 and rise again.
-        encode: what MessagePack takes; equal cells give equal bytes.
-        decode: the cell of what was stored; raises ValueError or TypeError on anything else, and needs
+        encode: returns what MessagePack takes; equal cells give equal bytes.
+        decode: returns the cell of a stored form; raises ValueError or TypeError on anything else, and needs
             no more memory than a small multiple of what it is given.
-        size: about how many bytes the cell takes in memory.
-        decode_all: the cells of many stored ones, as ``decode`` gives each, in one loop; None for none.
-        kind: what it is, such as ``"sum"``, for whoever collects whole tables with array operations; empty
-            for kinds that have none.
-        parameter: what its maker was told.
+        size: returns about how many bytes the cell takes in memory.
+        decode_all: returns the cells of many stored forms, as ``decode`` does for each, in one loop; may be None.
+        kind: the kind of cell, such as ``"sum"``, by which array operations that collect whole tables are chosen;
+            empty for kinds that have none.
+        parameter: the parameter that its maker was given.
     """
 
     id: str
@@ -71,21 +71,21 @@ CellMaker = Callable[[DataType | None, Parameter], CellOperation]
 """Makes a cell operation for values of a scalar type (None: for events) and a parameter."""
 
 Finish = Callable[..., Any]
-"""Ends in a value: takes an operation's cells as positional arguments; None is no data."""
+"""Takes an operation's cells as positional arguments and returns the value; None is no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an aggregation can ask for.
+    """An operation that an aggregation can ask for, by name.
 
     Args:
         cells: makes each cell that the operation reads, in the order in which ``finish`` takes them.
         types: the kinds of scalar types that it takes.
-        result: the type of its value, from the type of its input and its parameter.
-        finisher: makes the function that ends in the value, from the same two.
+        result: returns the type of its value, from the type of its input and its parameter.
+        finisher: makes the function that computes the value, from the same two.
         parameter: the field of an aggregation that it needs, ``k`` or ``percentiles``; None for none.
-        exact: whether equal events give equal values to the bit, however they are split.
-        limit_met: tells of the operation's only cell whether the value is but a bound, because a key has
+        exact: whether equal events give values that are equal to the bit, however they are split.
+        limit_met: returns for the operation's only cell whether the value is only a bound, because a key has
             more distinct values than are kept; None for operations without such a limit.
         of_events: whether it also works without a column.
     """

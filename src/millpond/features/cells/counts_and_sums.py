@@ -1,12 +1,14 @@
-"""Counts and exact sums, and what ends in them: count, sum, average.
+"""Counts and exact sums, and the operations that read them: count, sum, average.
 
 Counts and sums of whole numbers and decimals are Python integers, so they are exact. Sums of doubles
-are exact too: each finite double is a whole multiple of 2**-1074, so a sum is kept as that whole number
-and rounded once, by the division that ends it. Upload, stream and fetcher can then add in any order,
-re-run and re-group, and yet give the same bytes; and the answer is the correctly rounded one, as
-``math.fsum`` gives it. The price is an integer of about 150 bytes while in memory; adding two of them
-costs about what adding two floats costs in CPython. Compensated sums (Neumaier) would be smaller but
-still depend on order, and exact expansions (Shewchuk) need a Python loop where one addition does.
+are exact too: each finite double is a whole multiple of 2**-1074. So a sum is kept as that whole number
+and rounded once, by the division that computes the answer. Upload, stream and fetcher can then add in any order,
+re-run and re-group, and still give the same bytes. The answer is the correctly rounded one, as
+``math.fsum`` gives it.
+
+The price is an integer of about 150 bytes while in memory. Adding two of them costs about what adding two
+floats costs in CPython. Compensated sums (Neumaier) would be smaller but still depend on order, and exact
+expansions (Shewchuk) need a Python loop where one addition does.
 
 `power_sum_cells` also serves the moments: the sum of the p-th powers has the unit 2**(-1074 p).
 
@@ -26,14 +28,14 @@ from millpond.features.scalar_values import LONG_MAX, LONG_MIN
 from millpond.features.types import SCALARS, DataType, parse_type
 
 NUMBERS = ("boolean", "int", "long", "float", "double", "decimal")
-"""The kinds of types that can be added; of booleans True counts 1."""
+"""The kinds of types that can be added; a boolean True counts as 1."""
 
 FRACTION_BITS = 1074
 """Every finite double is a whole multiple of 2**-1074."""
 
 _LOW = 1000
 _LOW_BITS = (1 << _LOW) - 1
-"""The bits that no double of at least 2**-22 has."""
+"""The bits in which every double of at least 2**-22 has zeros."""
 
 _DOUBLE_BITS = FRACTION_BITS + 1024
 _COUNT_BITS = 64
@@ -41,7 +43,7 @@ _WHOLE_BITS = {"boolean": 1, "int": 32, "long": 64}
 
 
 def to_fixed_point(value: float) -> int:
-    """Give a finite double as its whole multiple of 2**-1074, exactly.
+    """Return a finite double as its whole multiple of 2**-1074, exactly.
 
     >>> to_fixed_point(0.5) == 2**1073, to_fixed_point(5e-324)
     (True, 1)
@@ -51,14 +53,14 @@ def to_fixed_point(value: float) -> int:
 
 
 def from_fixed_point(total: int, count: int = 1) -> float:
-    """Give ``total / count`` as the nearest double, or an infinity where no double is as large.
+    """Return ``total / count`` as the nearest double, or an infinity if it is too large for a double.
 
     >>> from_fixed_point(to_fixed_point(0.1) + to_fixed_point(0.2)), from_fixed_point(2**1074, count=2)
     (0.30000000000000004, 0.5)
     """
     try:
         if not total & _LOW_BITS:
-            # Almost always: what both have too many is cut off, for small numbers are divided several times faster.
+            # The usual case. The zeros that both parts end in are cut off: small numbers divide several times faster.
             return (total >> _LOW) / (count << (FRACTION_BITS - _LOW))
         return total / (count << FRACTION_BITS)
     except OverflowError:
@@ -66,7 +68,7 @@ def from_fixed_point(total: int, count: int = 1) -> float:
 
 
 def is_fraction(type_: DataType | None) -> bool:
-    """Tell whether sums of a type are fixed-point numbers and not whole ones."""
+    """Return whether sums of a type are fixed-point numbers, not whole numbers."""
     return type_ is not None and type_.kind in {"float", "double"}
 
 
@@ -93,7 +95,7 @@ def count_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
 
 
 def power_sum_cells(power: int) -> CellMaker:
-    """Give the maker of cells that add the p-th powers of values.
+    """Return the maker of cells that add the p-th powers of values.
 
     >>> power_sum_cells(2)(parse_type("long"), None).collect([0, 0], [3, 4])
     25
@@ -141,7 +143,7 @@ def encode_fixed_point(number: int) -> bytes:
 
 
 def add_encoded(left: bytes, right: bytes) -> bytes:
-    """Add two numbers that `encode_fixed_point` wrote, without their zeros below the smaller shift.
+    """Add two numbers that `encode_fixed_point` wrote; the zeros below the smaller shift are never made.
 
     >>> add_encoded(encode_fixed_point(5 << 300), encode_fixed_point(3 << 300)) == encode_fixed_point(1 << 303)
     True
@@ -182,7 +184,7 @@ def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
 
 
 def _fixed_points_decoder(max_bytes: int) -> Callable[[Sequence[Any]], list[int]]:
-    """Give what decodes many numbers in one loop; what is odd about one is left to the decoder of one."""
+    """Return the function that decodes many numbers in one loop; it leaves unusual ones to the decoder of one."""
     decode, from_bytes = _fixed_point_decoder(max_bytes), int.from_bytes
     most = 8 * max_bytes
 
@@ -235,31 +237,31 @@ def _fixed_point_power(value: float, power: int) -> int:
     return raised << (power * (FRACTION_BITS + 1 - denominator.bit_length()))
 
 
-# What ends in counts and sums. The ends that a fetcher meets most are functions of their own: it writes them out.
+# Finish functions. A fetcher writes the most frequent ones out in its own code, so these are named functions.
 
 
 def finished_count(count: int) -> int | None:
-    """Give a count, or None for no events."""
+    """Return a count, or None for no events."""
     return count if count > 0 else None
 
 
 def finished_sum(total: int, count: int) -> int | None:
-    """Give a sum of whole numbers, or None for no values."""
+    """Return a sum of whole numbers, or None for no values."""
     return total if count > 0 else None
 
 
 def finished_average(total: int, count: int) -> float | None:
-    """Give the average of whole numbers, or None for no values."""
+    """Return the average of whole numbers, or None for no values."""
     return total / count if count > 0 else None
 
 
 def finished_fraction_sum(total: int, count: int) -> float | None:
-    """Give a sum of doubles, or None for no values."""
+    """Return a sum of doubles, or None for no values."""
     return from_fixed_point(total) if count > 0 else None
 
 
 def finished_fraction_average(total: int, count: int) -> float | None:
-    """Give the average of doubles, or None for no values."""
+    """Return the average of doubles, or None for no values."""
     return from_fixed_point(total, count) if count > 0 else None
 
 
@@ -292,20 +294,20 @@ def _sum_type(type_: DataType, _: Parameter) -> DataType:
 
 
 def long_result(_: DataType, __: Parameter) -> DataType:
-    """The result is a whole number."""
+    """Return the type of a result that is a whole number."""
     return parse_type("long")
 
 
 def double_result(_: DataType, __: Parameter) -> DataType:
-    """The result is a double, whatever the input is."""
+    """Return the type of a result that is a double, whatever the input is."""
     return parse_type("double")
 
 
 COUNT = Operation((count_cells,), SCALARS, long_result, _finish_count, of_events=True)
-"""How many values, or without a column how many events."""
+"""The number of values, or without a column the number of events."""
 
 SUM = Operation((sum_cells, count_cells), NUMBERS, _sum_type, _finish_sum)
-"""The exact sum, rounded once: of doubles a double, of whole numbers a long, of decimals a decimal."""
+"""The exact sum, rounded once: a double for doubles, a long for whole numbers, a decimal for decimals."""
 
 AVERAGE = Operation((sum_cells, count_cells), NUMBERS, double_result, _finish_average)
 """The exact mean, rounded once to a double, also of decimals."""

@@ -1,7 +1,7 @@
 """The least and the greatest value: min, max.
 
 A cell is the value itself, or None. Values are compared in their inside form, whose order is that of
-the type: numbers by size, texts by code point (as Spark does), binaries by byte.
+the type: numbers by size, texts by code point (as in Spark), binaries by byte.
 """
 
 from collections.abc import Sequence
@@ -78,12 +78,12 @@ def _greatest_of(cells: Sequence[Cell]) -> Cell:
 
 
 def same_type(type_: DataType, _: Parameter) -> DataType:
-    """The result is of the type of the input."""
+    """Return the type of the input as the type of the result."""
     return type_
 
 
 def finish_outward(type_: DataType | None, _: Parameter) -> Finish:
-    """End in the cell itself, as a value of the edge."""
+    """Return the function that returns the cell itself, as a value of the edge."""
     if type_ is None or type_.form.outward is None:
         return as_is
     return type_.outward

@@ -1,4 +1,4 @@
-"""About how many bytes Python objects take, for caches that are bounded by bytes.
+"""Estimates of the bytes that Python objects take, for caches that are bounded by bytes.
 
 CPython's allocator hands out multiples of 16 bytes. Objects that CPython shares (None, booleans, whole
 numbers from -5 to 256) take nothing.
@@ -11,7 +11,7 @@ _SMALLEST_SHARED, _LARGEST_SHARED = -5, 256
 
 
 def value_bytes(value: Any) -> int:
-    """Give the bytes of one number, text, bytes object or None.
+    """Return the bytes of one number, text, bytes object or None.
 
     >>> value_bytes(None), value_bytes(7), value_bytes(1 << 70)
     (0, 0, 48)

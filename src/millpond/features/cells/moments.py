@@ -1,7 +1,7 @@
 """Moments of a population: variance, stddev, skew, kurtosis.
 
 The cells are a count and the exact sums of the first to fourth powers (``power_sum_cells``). They merge
-to the bit in any order, and they delete, which one-pass recurrences (Welford, Terriberry) do not. A
+to the bit in any order, and they can delete. One-pass recurrences (Welford, Terriberry) cannot do either. A
 moment is then a fraction of whole numbers. It is rounded once: by Python's true division of integers,
 which rounds correctly, or by an integer square root with a sticky bit. So no moment is off by more than
 half a unit in the last place, whatever cancels on the way.
@@ -15,8 +15,8 @@ With n values and power sums S1 to S4:
 | K             | n^3 S4 - 4 n^2 S1 S3 + 6 n S1^2 S2 - 3 S1^4   | n^4 m4                       |
 
 variance = B / n^2, skew = A / B^(3/2), and kurtosis = K / B^2 - 3: the excess over a normal
-distribution, as Spark's. Both are null where all values are equal, for then B is 0. In skew and
-kurtosis the unit of the sums cancels.
+distribution, as in Spark. Skew and kurtosis are null if all values are equal, because B is 0 then. In both
+the unit of the sums cancels.
 """
 
 import math
@@ -39,7 +39,7 @@ _ROOT_BITS = 64
 
 
 def quotient(numerator: int, denominator: int) -> float:
-    """Give the nearest double of a fraction; an infinity where no double is as large.
+    """Return the nearest double to a fraction; an infinity if it is too large for a double.
 
     >>> quotient(1, 3), quotient(-(10**400), 1)
     (0.3333333333333333, -inf)
@@ -51,7 +51,7 @@ def quotient(numerator: int, denominator: int) -> float:
 
 
 def root_of_quotient(numerator: int, denominator: int) -> float:
-    """Give the nearest double of the square root of a fraction; both parts are at least 0.
+    """Return the nearest double to the square root of a fraction; both parts are at least 0.
 
     >>> root_of_quotient(2, 1) == math.sqrt(2), root_of_quotient(10**800, 10**800)
     (True, 1.0)
@@ -64,7 +64,7 @@ def root_of_quotient(numerator: int, denominator: int) -> float:
     else:
         whole, rest = divmod(numerator, denominator << -shift)
     root = math.isqrt(whole)
-    # The sticky bit says that the true root is larger: it keeps a root near the middle of two doubles on its side.
+    # The sticky bit says that the true root is larger. It keeps a root near the middle of two doubles on its side.
     sticky = rest != 0 or root * root != whole
     doubled = root << 1 | sticky
     halves = shift // 2 + 1
@@ -72,9 +72,9 @@ def root_of_quotient(numerator: int, denominator: int) -> float:
 
 
 def _reduced(count: int, *sums: int) -> tuple[int, tuple[int, ...]]:
-    """Make power sums as small as the largest power of two that all values share allows.
+    """Divide power sums by the largest power of two that all values share.
 
-    The p-th sum is a multiple of 2**(p * shift) if every value is one of 2**shift.
+    If every value is a multiple of 2**shift, the p-th sum is a multiple of 2**(p * shift).
     """
     shift = min(((total & -total).bit_length() - 1) // power for power, total in enumerate(sums, 1) if total)
     return count, tuple(total >> power * shift for power, total in enumerate(sums, 1))
@@ -85,7 +85,7 @@ def _spread(count: int, total: int, squares: int) -> int:
 
 
 def _variance_unit(type_: DataType | None) -> int:
-    """Give the square of the number by which values are multiplied inside cells."""
+    """Return the square of the factor by which values are multiplied inside cells."""
     if is_fraction(type_):
         return 1 << 2 * FRACTION_BITS
     scale = 0 if type_ is None else type_.scale

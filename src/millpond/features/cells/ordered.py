@@ -1,12 +1,12 @@
 """Values by time and by size: first, last, first_k, last_k, top_k, bottom_k.
 
 A cell of first or last is a pair (time, value); the best pair is the least. For last, times are
-negated, so that the least pair is the latest; at the same time the lesser value wins in both. That is
+negated, so that the least pair is the latest. At equal times the lesser value wins in both. That is
 the whole tie-break: the order of arrival changes nothing. The order of values is that of their
 canonical bytes (``scalar_values``).
 
-A cell of the k best is a tuple in order, never longer than k. A merge sorts two ordered runs, which
-Python's sort does in one pass. Equal values of different events stay apart.
+A cell of the k best is a sorted tuple of at most k items. A merge sorts two ordered runs, which
+Python's sort does in one pass. Equal values of different events are kept separately.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ def _least_of(cells: Sequence[Cell]) -> Cell:
 
 
 def checked_time(stored: Any) -> int:
-    """Give a stored time back, or raise TypeError or ValueError if it is none."""
+    """Return a stored time, or raise TypeError or ValueError if it is not one."""
     if type(stored) is not int:
         raise TypeError(f"expected a time, found {type(stored).__name__}")
     if not LONG_MIN <= stored <= LONG_MAX:
@@ -179,7 +179,7 @@ def _sized_list_cells(kind: str, type_: DataType | None, k: Parameter, *, greate
 
 
 def in_order(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give items back, or raise ValueError if they are not in ascending order."""
+    """Return the items, or raise ValueError if they are not in ascending order."""
     if any(left > right for left, right in pairwise(items)):
         raise ValueError("the items are not in order")
     return items
@@ -218,7 +218,7 @@ def _list_cells(
     )
 
 
-# What ends in them.
+# Finish functions.
 
 
 def _finish_pair(type_: DataType | None, _: Parameter) -> Finish:
@@ -243,7 +243,7 @@ def _finish_values(type_: DataType | None, _: Parameter) -> Finish:
 
 
 def array_of_same_type(type_: DataType, _: Parameter) -> DataType:
-    """The result is an array of the type of the input."""
+    """Return the type of a result that is an array of the type of the input."""
     return parse_type(f"array<{type_.name}>")
 
 
@@ -252,10 +252,10 @@ def _k_best(make: CellMaker, finisher: Callable[[DataType | None, Parameter], Fi
 
 
 FIRST = Operation((first_cells,), SCALARS, same_type, _finish_pair)
-"""The earliest value; of several at that time the least."""
+"""The earliest value; the least one if several have that time."""
 
 LAST = Operation((last_cells,), SCALARS, same_type, _finish_pair)
-"""The latest value; of several at that time the least."""
+"""The latest value; the least one if several have that time."""
 
 FIRST_K = _k_best(first_k_cells, _finish_pairs)
 """The k earliest values, the earliest first."""

@@ -1,13 +1,13 @@
 """Exact sets and counts per value: unique_count, bounded_unique_count, histogram.
 
 A set cell is a frozenset of values, a histogram cell a dict from each value to its count. Both have a
-limit, because one key may see more distinct values than memory holds. A cell that would pass its limit
-becomes None, which means *full*, and stays so in every merge. Whether a merge ends full depends only
+limit, because one key may see more distinct values than memory holds. A cell that would exceed its limit
+becomes None, which means *full*, and stays full in every merge. Whether a merge is full depends only
 on all its values together, so merging stays associative and commutative to the bit.
 
 | operation            | limit                            | value when full                |
 |----------------------|----------------------------------|--------------------------------|
-| bounded_unique_count | k values                         | k, as asked for                |
+| bounded_unique_count | k - 1 values                     | k, as asked for                |
 | unique_count         | `MAX_DISTINCT` values            | `MAX_DISTINCT`, flagged        |
 | histogram            | `MAX_DISTINCT` values            | null, flagged                  |
 
@@ -27,7 +27,7 @@ from millpond.features.cells.stored_values import list_of, value_decoder, value_
 from millpond.features.types import MAP_KEYS, SCALARS, DataType, parse_type
 
 MAX_DISTINCT = 10_000
-"""How many distinct values of one key ``unique_count`` and ``histogram`` keep."""
+"""The most distinct values of one key that ``unique_count`` and ``histogram`` keep."""
 
 _FULL = None
 _value_of = itemgetter(0)
@@ -127,7 +127,7 @@ def histogram_cells(type_: DataType | None, _: Parameter = None) -> CellOperatio
 
 
 def added(*counts: dict[Any, int]) -> dict[Any, int]:
-    """Add the counts of each value, without those that come to 0; changes none of the dicts.
+    """Add the counts of each value, leaving out those that come to 0; the dicts are not changed.
 
     >>> added({"a": 1, "b": 2}, {"b": -2, "c": 1})
     {'a': 1, 'c': 1}
@@ -143,12 +143,12 @@ def added(*counts: dict[Any, int]) -> dict[Any, int]:
 
 
 def negated(counts: dict[Any, int]) -> dict[Any, int]:
-    """Turn the sign of each count."""
+    """Return the counts with their signs changed."""
     return {value: -count for value, count in counts.items()}
 
 
 def dict_encoder(type_: DataType) -> Callable[[dict[Any, int]], list[Any]]:
-    """Give the function that writes value, count, value, count, … in the order of the values."""
+    """Return the function that encodes a dict as value, count, value, count, … in the order of the values."""
     encode_value = value_encoder(type_)
     return lambda counts: [
         part for value, count in sorted(counts.items(), key=_value_of) for part in (encode_value(value), count)
@@ -156,7 +156,7 @@ def dict_encoder(type_: DataType) -> Callable[[dict[Any, int]], list[Any]]:
 
 
 def dict_decoder(type_: DataType, limit: int) -> Callable[[Any], dict[Any, int]]:
-    """Give the function that reads what `dict_encoder` wrote; it raises TypeError or ValueError on rubbish."""
+    """Return the function that decodes the form of `dict_encoder`; it raises TypeError or ValueError on other bytes."""
     decode_value, decode_count = value_decoder(type_), count_cells(None).decode
 
     def decode(stored: Any) -> dict[Any, int]:
@@ -172,13 +172,13 @@ def dict_decoder(type_: DataType, limit: int) -> Callable[[Any], dict[Any, int]]
 
 
 def check_ascending(values: Sequence[Any]) -> None:
-    """Refuse with a ValueError values that are not in strictly ascending order."""
+    """Raise ValueError if values are not in strictly ascending order."""
     if any(left >= right for left, right in pairwise(values)):
         raise ValueError("the values are not in ascending order, each once")
 
 
 def dict_bytes(counts: dict[Any, int]) -> int:
-    """About how many bytes a dict of counts takes in memory."""
+    """Return about how many bytes a dict of counts takes in memory."""
     return value_bytes(counts) + sum(map(value_bytes, counts)) + sum(map(value_bytes, counts.values()))
 
 
@@ -189,12 +189,12 @@ def _unique_cells(type_: DataType | None, _: Parameter) -> CellOperation:
 def _bounded_unique_cells(type_: DataType | None, k: Parameter) -> CellOperation:
     if not isinstance(k, int):
         raise TypeError("bounded_unique_count needs a whole number k")
-    # Nobody asks which k values they were, so the k-th already fills the set.
+    # Which k values they were is never asked, so the k-th already fills the set.
     return set_cells(f"bounded_unique({k})", type_, k - 1)
 
 
 def is_full(cell: Cell) -> bool:
-    """Tell whether a key had more distinct values than are kept."""
+    """Return whether a key had more distinct values than are kept."""
     return cell is _FULL
 
 
@@ -213,15 +213,15 @@ def _finish_histogram(_: DataType | None, __: Parameter) -> Finish:
 
 
 def histogram_result(type_: DataType, _: Parameter) -> DataType:
-    """The result maps each value to its count."""
+    """Return the type of a result that maps each value to its count."""
     return parse_type(f"map<{type_.name},long>")
 
 
 UNIQUE_COUNT = Operation((_unique_cells,), SCALARS, long_result, _finish_unique, limit_met=is_full)
-"""How many distinct values, up to `MAX_DISTINCT`."""
+"""The number of distinct values, up to `MAX_DISTINCT`."""
 
 BOUNDED_UNIQUE_COUNT = Operation((_bounded_unique_cells,), SCALARS, long_result, _finish_unique, parameter="k")
-"""How many distinct values, or k if there are more."""
+"""The number of distinct values, or k if there are more."""
 
 HISTOGRAM = Operation((histogram_cells,), MAP_KEYS, histogram_result, _finish_histogram, limit_met=is_full)
-"""How often each value came, for up to `MAX_DISTINCT` values, in the order of the values."""
+"""The number of occurrences of each value, for up to `MAX_DISTINCT` values, in the order of the values."""

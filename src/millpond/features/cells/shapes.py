@@ -10,7 +10,7 @@ A shape wraps a cell operation and changes what it collects:
 | bucketed     | pairs (bucket, value)    | a dict: the cell of each bucket            |
 | by own time  | values                   | a dict: the cell of each span of time      |
 
-Dicts and tuples have one form only: a key whose cell is empty is left out, and a tuple ends in a cell
+Each cell has one form only: a dict leaves out keys whose cell is empty, and a tuple ends in a cell
 that is not empty. So equal events give equal cells, and a delete undoes a collect. Null elements count
 as absent.
 """
@@ -101,7 +101,7 @@ def by_own_time(inner: CellOperation, span_ms: int) -> CellOperation:
 
 
 def element_wise(inner: CellOperation) -> CellOperation:
-    """Make cells over the positions of arrays; a shorter array has nothing at the further positions.
+    """Make cells over the positions of arrays; a shorter array has no value at further positions.
 
     >>> from millpond.features.cells.counts_and_sums import sum_cells
     >>> element_wise(sum_cells(parse_type("long"))).collect([0, 0], [[1, 2], [10, None, 30]])
@@ -153,7 +153,7 @@ def element_wise(inner: CellOperation) -> CellOperation:
 
 
 def finish_dict(inner: Finish, empties: Sequence[Cell]) -> Finish:
-    """End in a dict of each key's value, in the order of the keys; None if there is none."""
+    """Return the function that makes a dict of each key's value, in the order of the keys; None if there is none."""
 
     def finish(*cells: dict[Any, Cell]) -> dict[Any, Any] | None:
         values = {
@@ -166,7 +166,7 @@ def finish_dict(inner: Finish, empties: Sequence[Cell]) -> Finish:
 
 
 def finish_list(inner: Finish, empties: Sequence[Cell]) -> Finish:
-    """End in a list of each position's value, up to the last that has one; None if none has."""
+    """Return the function that makes a list of each position's value, up to the last with one; None if none has one."""
 
     def finish(*cells: tuple[Cell, ...]) -> list[Any] | None:
         length = max(map(len, cells))
@@ -180,7 +180,7 @@ def finish_list(inner: Finish, empties: Sequence[Cell]) -> Finish:
 
 
 def limit_met_in(inner: Callable[[Cell], bool]) -> Callable[[Any], bool]:
-    """Tell whether any cell of a dict or a tuple has met its limit."""
+    """Return the function that says whether any cell of a dict or a tuple has met its limit."""
     return lambda cell: any(map(inner, cell.values() if type(cell) is dict else cell))
 
 

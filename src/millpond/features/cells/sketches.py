@@ -1,6 +1,6 @@
 """Sketches: approx_unique_count, approx_percentile, approx_histogram_k.
 
-They come from Apache DataSketches, and their bytes are the cells. A merge reads both sides into fresh
+The sketches are from Apache DataSketches, and their bytes are the cells. A merge reads both sides into new
 sketches, so nothing in a cache changes.
 
 | operation           | sketch                | exact up to              | bound beyond                          |
@@ -14,12 +14,12 @@ m is at least 8, and 2^m at least 8 k.
 - A CPC sketch that went through a union is a function of the set of its hashes alone. So every cell is
   taken from a union, and merging is associative and commutative to the bit.
 - A KLL sketch flips coins when it compacts, and the library has no seed for them. So up to 200 values
-  the cell is the sorted values themselves, and merges to the bit. Beyond, two merges of the same values
+  the cell is the sorted values themselves, and merges to the bit. With more, two merges of the same values
   may differ within the bound.
-- Frequent items depend on the order in which values came once the map is full. So up to that size the
-  cell is the dict of exact counts, and merges to the bit. Beyond, merges differ within the bound.
+- Frequent items depend on the order of the values once the map is full. So up to that size the
+  cell is the dict of exact counts, and merges to the bit. With more, merges differ within the bound.
 
-The library trusts the bytes that it reads, and altered ones can crash the process. So a stored sketch
+The library does not check the bytes that it reads, and altered ones can crash the process. So a stored sketch
 begins with the CRC-32 of its bytes, and is read only if that fits.
 
 Sources: K. Lang, "Back to the future: an even more nearly optimal cardinality estimation algorithm"
@@ -57,7 +57,7 @@ UNIQUE_LG_K = 11
 """The size of CPC sketches: standard error 1.6 %, at most about 1,300 bytes."""
 
 PERCENTILE_K = 200
-"""The size of KLL sketches, and how many values are kept exactly before."""
+"""The size of KLL sketches, and the most values that are kept exactly."""
 
 _CHECKSUM_BYTES = 4
 _MAX_SKETCH_BYTES = 1 << 26
@@ -71,10 +71,10 @@ _BYTES_OF: dict[str, Callable[[Any], bytes]] = {
 
 
 def library() -> Any:
-    """Give the module of Apache DataSketches.
+    """Return the module of Apache DataSketches.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: the module is not installed.
     """
     try:
         import datasketches  # type: ignore[import-untyped]  # it has no stubs
@@ -96,10 +96,10 @@ def seal_sketch(sketch: bytes) -> bytes:
 
 
 def open_sketch(stored: Any) -> bytes:
-    """Give the bytes of a sketch without their checksum.
+    """Return the bytes of a sketch without their checksum.
 
     Raises:
-        TypeError: they are no bytes.
+        TypeError: the stored form is not bytes.
         ValueError: the checksum does not fit, or the sketch is larger than any can be.
     """
     if type(stored) is not bytes:
@@ -111,7 +111,7 @@ def open_sketch(stored: Any) -> bytes:
 
 
 def _by_length(sketch: bytes) -> tuple[int, bytes]:
-    """Order sketches so that a merge of two gives the same whichever comes first, the random coins aside."""
+    """Return a sort key for sketches, so that a merge of two is the same in either order, except for random coins."""
     return len(sketch), sketch
 
 
@@ -119,7 +119,7 @@ def _by_length(sketch: bytes) -> tuple[int, bytes]:
 
 
 def _hashable(type_: DataType) -> Callable[[Any], int | float]:
-    """Give what turns a value into a number that the sketch hashes; the library ignores empty texts."""
+    """Return the function that turns a value into a number for the sketch to hash; the library ignores empty texts."""
     if type_.kind in {"string", "binary", "decimal"}:
         as_bytes: Callable[[Any], bytes] = _BYTES_OF[type_.kind]
         return lambda value: xxhash.xxh3_64_intdigest(as_bytes(value)) - (1 << 63)
@@ -127,7 +127,7 @@ def _hashable(type_: DataType) -> Callable[[Any], int | float]:
 
 
 def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
-    """Make the cells that estimate how many distinct values there are.
+    """Make the cells that estimate the number of distinct values.
 
     >>> cell = approx_unique_cells(parse_type("long"))
     >>> cell.merge(cell.collect([0, 0], [1, 2]), cell.collect([0, 0], [2, 1])) == cell.collect([0, 0], [1, 2])
@@ -348,7 +348,7 @@ def _finish_frequent(type_: DataType | None, k: Parameter) -> Finish:
 
 
 APPROX_UNIQUE_COUNT = Operation((approx_unique_cells,), SCALARS, long_result, _finish_approx_unique, exact=False)
-"""About how many distinct values."""
+"""About the number of distinct values."""
 
 APPROX_PERCENTILE = Operation(
     (percentile_cells,),
@@ -358,9 +358,9 @@ APPROX_PERCENTILE = Operation(
     parameter="percentiles",
     exact=False,
 )
-"""For each percentile about the least value that so large a part of the values does not exceed."""
+"""For each percentile, about the least value that at least this part of the values does not exceed."""
 
 APPROX_HISTOGRAM_K = Operation(
     (frequent_cells,), MAP_KEYS, histogram_result, _finish_frequent, parameter="k", exact=False
 )
-"""The k most frequent values with about their counts, the most frequent first."""
+"""The k most frequent values with their approximate counts, the most frequent first."""

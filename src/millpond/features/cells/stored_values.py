@@ -1,6 +1,6 @@
-"""How whole numbers and single values lie in stored cells.
+"""The form of whole numbers and single values in stored cells.
 
-MessagePack has integers of 64 bits. A larger one is written as its big-endian bytes, and read back
+MessagePack has integers of 64 bits. A larger one is written as its big-endian bytes. It is read back
 only up to the length that its cell can reach, so that no stored byte can ask for much memory.
 """
 
@@ -11,11 +11,11 @@ from millpond.features.scalar_values import LONG_MAX, LONG_MIN
 from millpond.features.types import DataType
 
 _LONG_DIGITS = 18
-"""Decimals of so many digits fit into 64 bits."""
+"""Decimals of up to this many digits fit into 64 bits."""
 
 
 def encode_int(number: int) -> int | bytes:
-    r"""Leave a number of 64 bits as it is; write a larger one as big-endian bytes.
+    r"""Return a number of 64 bits as it is, and a larger one as big-endian bytes.
 
     >>> encode_int(-5), encode_int(1 << 64)
     (-5, b'\x01\x00\x00\x00\x00\x00\x00\x00\x00')
@@ -26,10 +26,10 @@ def encode_int(number: int) -> int | bytes:
 
 
 def decode_int(stored: Any, max_bytes: int) -> int:
-    """Read what `encode_int` wrote.
+    """Decode what `encode_int` wrote.
 
     Raises:
-        TypeError: it is neither an int nor bytes.
+        TypeError: the stored form is neither an int nor bytes.
         ValueError: it is longer than ``max_bytes``, or not in its shortest form.
 
     >>> decode_int(encode_int(1 << 64), max_bytes=16) == 1 << 64
@@ -50,12 +50,12 @@ def decode_int(stored: Any, max_bytes: int) -> int:
 
 
 def is_plain(type_: DataType) -> bool:
-    """Tell whether values of a scalar type are stored as they are."""
+    """Return whether values of a scalar type are stored as they are."""
     return type_.kind != "decimal" or type_.precision <= _LONG_DIGITS
 
 
 def value_encoder(type_: DataType) -> Callable[[Any], Any]:
-    """Give the function that writes one value of a scalar type.
+    """Return the function that encodes one value of a scalar type.
 
     >>> from millpond.features.types import parse_type
     >>> value_encoder(parse_type("string"))("a")
@@ -65,7 +65,7 @@ def value_encoder(type_: DataType) -> Callable[[Any], Any]:
 
 
 def value_decoder(type_: DataType) -> Callable[[Any], Any]:
-    """Give the function that reads one value of a scalar type; it raises TypeError or ValueError on another."""
+    """Return the function that decodes a value of a scalar type; it raises TypeError or ValueError on anything else."""
     form = type_.form
     if is_plain(type_):
         return form.checked
@@ -73,12 +73,12 @@ def value_decoder(type_: DataType) -> Callable[[Any], Any]:
 
 
 def as_is(stored: Any) -> Any:
-    """Give what it gets."""
+    """Return the argument."""
     return stored
 
 
 def list_of(stored: Any, most: int | None = None) -> Sequence[Any]:
-    """Give a stored list, or raise if it is none, or longer than ``most``."""
+    """Return a stored list; raise if it is not a list, or longer than ``most``."""
     if type(stored) is not list:
         raise TypeError(f"expected a list, found {type(stored).__name__}")
     if most is not None and len(stored) > most:

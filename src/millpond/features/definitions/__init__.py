@@ -1,7 +1,7 @@
 """What a user declares: sources, a GroupBy with its aggregations, a Join of several GroupBys.
 
 A definition is plain, frozen data. It is checked whole when it is made, and all its faults are
-reported together, so that nothing that runs later needs to doubt it. It knows nothing of how it is
+reported together, so code that runs later need not check it again. It does not know how it is
 computed. Its vocabulary (GroupBy, aggregation, operation, window, Join) is Chronon's.
 """
 

@@ -14,7 +14,7 @@ TAKES_K = tuple(name for name, operation in OPERATIONS.items() if operation.para
 """The operations that need ``k``."""
 
 MAX_K = 10_000
-"""The largest ``k``: an answer of more values is no feature."""
+"""The largest ``k``: more values than this make no useful feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Aggregation:
         column: the input that is aggregated; None counts events.
         windows: such as ``"30m"``, ``"6h"``, ``"7d"``.
         k: how many values ``first_k``, ``last_k``, ``top_k``, ``bottom_k`` and ``approx_histogram_k``
-            give, and where ``bounded_unique_count`` stops counting; 1 to 10,000.
-        percentiles: those that ``approx_percentile`` gives, each from 0 to 1.
-        buckets: string columns; the answer is then a mapping from each of their values to its own
-            result, one feature per column.
+            return, and where ``bounded_unique_count`` stops counting; 1 to 10,000.
+        percentiles: those that ``approx_percentile`` returns, each from 0 to 1.
+        buckets: string columns. Each has features of its own, whose value is a mapping from each of the column's
+            values to that value's own result.
         element_wise: aggregate arrays position by position; the answer is a list.
 
     Raises:
-        OptionError: an unknown operation, a missing column or parameter, a malformed window. All
-            faults are named together.
+        OptionError: an unknown operation, a missing column or parameter, a malformed window. The error
+            names all faults.
 
     >>> Aggregation("average", "dep_delay", windows=("1h", "7d", None)).feature_names
     ('dep_delay_average_1h', 'dep_delay_average_7d', 'dep_delay_average')
@@ -81,7 +81,7 @@ class Aggregation:
 
     @property
     def features(self) -> tuple[tuple[str, str | None, str | None], ...]:
-        """Its features, as (name, window, bucket): for each bucket, or for none, each window."""
+        """Its features, as (name, window, bucket): all windows of each bucket, or of None without buckets."""
         return tuple(
             (
                 self._label + (f"_{window}" if window else "") + (f"_by_{bucket}" if bucket else ""),

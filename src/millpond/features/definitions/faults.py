@@ -1,7 +1,7 @@
-"""How the faults of a definition are collected and told, all at once.
+"""Collects the faults of a definition, to report them all at once.
 
-A definition's check goes through every part and adds what is wrong; then one error names all of it,
-so that a user mends a definition in one go.
+A definition's check goes through every part and adds what is wrong. Then one error names all of it,
+so a user can correct a definition in one go.
 """
 
 import re
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Faults:
-    """What is wrong with one definition.
+    """The faults of one definition.
 
     >>> faults = Faults("GroupBy 'route'")
     >>> faults.add("it has no keys; declare at least one")
@@ -29,7 +29,7 @@ class Faults:
         self._faults: list[str] = []
 
     def add(self, fault: str) -> None:
-        """Note one fault: what is wrong and how to mend it."""
+        """Add one fault: what is wrong and how to correct it."""
         self._faults.append(fault)
 
     def report(self) -> None:
@@ -41,7 +41,7 @@ class Faults:
             raise OptionError(f"{self._whose} has {len(self._faults)} faults:{listed}")
 
     def parts(self, what: str, given: Any, kind: type[_T] | tuple[type[_T], ...]) -> tuple[_T, ...]:
-        """Give the parts of one kind as a tuple, without those of another kind, which are faults."""
+        """Return as a tuple the parts that are of a kind; any other part is a fault."""
         wanted = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             self.add(f"{what} must be a tuple of {wanted}, got {given!r}")
@@ -53,7 +53,7 @@ class Faults:
         return tuple(item for item in items if isinstance(item, kind))
 
     def name(self, name: object) -> None:
-        """Note a name that cannot name a dataset."""
+        """Add a fault if a name cannot name a dataset."""
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             self.add(
                 f"the name {name!r} must begin with a letter and go on with letters, digits, _ or -; "
@@ -61,7 +61,7 @@ class Faults:
             )
 
     def doubles(self, what: str, names: Iterable[str]) -> None:
-        """Note the names that stand twice."""
+        """Add a fault for each name that appears twice."""
         seen: set[str] = set()
         doubles: dict[str, None] = {}
         for name in names:
@@ -73,7 +73,7 @@ class Faults:
 
 
 def frozen_texts(faults: Faults, what: str, given: Any) -> tuple[tuple[str, str], ...]:
-    """Give a mapping of texts as sorted pairs, which can be hashed; what is no text is a fault."""
+    """Return a mapping of texts as sorted pairs, which can be hashed; anything but a text is a fault."""
     pairs = given.items() if isinstance(given, Mapping) else given
     try:
         frozen = tuple(sorted((key, value) for key, value in pairs))
@@ -87,7 +87,7 @@ def frozen_texts(faults: Faults, what: str, given: Any) -> tuple[tuple[str, str]
 
 
 def listed(values: Iterable[str]) -> str:
-    """Give values as a sentence lists them.
+    """Return values as a list in a sentence.
 
     >>> listed(["long", "int"])
     "'long', 'int'"

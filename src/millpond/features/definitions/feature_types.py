@@ -1,4 +1,4 @@
-"""The types of what a definition computes, known from the definition alone.
+"""The types of a definition's features, known from the definition alone.
 
 A feature's type follows from its operation, the type of its column and its shape. So a derivation over features is
 checked where it is written, before anything is computed.
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def feature_type(aggregation: "Aggregation", type_: DataType | None, bucket: str | None) -> str:
-    """Give the type of a feature, as text.
+    """Return the type of a feature, as text.
 
     Args:
-        aggregation: which it is of.
+        aggregation: the aggregation of the feature.
         type_: the type of its column; None if it counts events.
         bucket: the column of its buckets; None if it has none.
 
@@ -41,7 +41,7 @@ def feature_type(aggregation: "Aggregation", type_: DataType | None, bucket: str
 
 
 def feature_types(group_by: "GroupBy") -> dict[str, str]:
-    """Give the type of each feature of a GroupBy, in declared order, as text; derivations are not among them."""
+    """Return the type of each feature of a GroupBy, in declared order, as text; without derivations."""
     fields = {field.name: parse_type(field.type) for field in group_by.inputs}
     if not group_by.aggregations:
         return {name: type_.name for name, type_ in fields.items()}
@@ -53,7 +53,7 @@ def feature_types(group_by: "GroupBy") -> dict[str, str]:
 
 
 def served_types(group_by: "GroupBy") -> dict[str, str]:
-    """Give the type of each feature of a GroupBy, then of each of its derivations."""
+    """Return the type of each feature of a GroupBy, then of each of its derivations."""
     types = feature_types(group_by)
     if not group_by.derivations:
         return types
@@ -61,7 +61,7 @@ def served_types(group_by: "GroupBy") -> dict[str, str]:
 
 
 def derivation_columns(join: "Join") -> dict[str, str]:
-    """Give what the derivations of a Join may use, with its types: keys, context fields and features."""
+    """Return the columns that a Join's derivations may use, with their types: keys, context fields and features."""
     columns = {field.name: field.type for field in (*join.keys, *join.context)}
     for part in join.parts:
         columns |= {part.renamed(name): type_ for name, type_ in served_types(part.group_by).items()}
@@ -69,9 +69,9 @@ def derivation_columns(join: "Join") -> dict[str, str]:
 
 
 def group_by_derivation_faults(group_by: "GroupBy") -> list[str]:
-    """Tell what is wrong with the derivations of a GroupBy, of which other parts may be wrong too.
+    """Return what is wrong with the derivations of a GroupBy; other parts of it may be wrong too.
 
-    A derivation that uses a feature whose own type cannot be known is not judged.
+    A derivation that uses a feature without a known type is not checked.
     """
     if not group_by.derivations:
         return []
@@ -93,7 +93,7 @@ def group_by_derivation_faults(group_by: "GroupBy") -> list[str]:
 
 
 def join_derivation_faults(join: "Join") -> list[str]:
-    """Tell what is wrong with the derivations of a Join."""
+    """Return what is wrong with the derivations of a Join."""
     return derivation_faults(join.derivations, derivation_columns(join)) if join.derivations else []
 
 

@@ -1,8 +1,8 @@
 """A column's name and type.
 
 The types are Spark's: boolean, int, long, float, double, string, binary, date, timestamp, decimals,
-and arrays and maps of these. A map's keys are texts or whole numbers. Nothing nests deeper: an
-aggregation reaches one level into a value, and no further.
+and arrays and maps of these. A map's keys are texts or whole numbers. Nothing nests deeper, because an
+aggregation reaches one level into a value.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Field:
     ``K`` one of ``string``, ``int``, ``long``.
 
     Raises:
-        OptionError: the name is empty or the type unknown.
+        OptionError: the name is empty or the type is unknown.
 
     >>> Field("origin", "string")
     Field(name='origin', type='string')
@@ -44,5 +44,5 @@ class Field:
 
     @property
     def parsed(self) -> DataType:
-        """The type in its parts."""
+        """The type, parsed."""
         return parse_type(self.type)

@@ -20,7 +20,7 @@ Accuracy = Literal["temporal", "snapshot"]
 """``temporal``: up to the query. ``snapshot``: up to the batch end."""
 
 CacheSize = int | str
-"""Entries as a number (``10_000``), or bytes as a text (``"50MB"``)."""
+"""A number of entries (``10_000``), or bytes as a text (``"50MB"``)."""
 
 _SIZE = re.compile(r"\d+\s*(?:([KMG]I?)?B)?", re.IGNORECASE)
 
@@ -30,15 +30,15 @@ class GroupBy:
     """A named set of features over the rows of one key.
 
     Args:
-        name: names its datasets; letters, digits, ``_`` and ``-``.
-        keys: the columns that together say whose features these are, in the order of the key. A row
+        name: the name, also in its datasets' names; letters, digits, ``_`` and ``-``.
+        keys: the columns that together identify whose features these are, in the order of the key. A row
             with a null in one of them belongs to no key.
         inputs: the columns that are aggregated. The event time is not among them: it is given
             beside the inputs, in milliseconds since the epoch, UTC.
         aggregations: what is computed, in the order of the features. Without any, the features are the
             inputs of the latest row, as they are.
-        sources: where the rows come from; may be left out where DataFrames are passed.
-        accuracy: ``temporal`` features follow events up to the query; ``snapshot`` features stand as of
+        sources: where the rows come from; not needed where DataFrames are passed.
+        accuracy: ``temporal`` features follow events up to the query; ``snapshot`` features are as of
             the batch end, with windows of whole days.
         tiled: whether the stream keeps tiles. Untiled, it keeps a row for each event: for keys with few
             events, and for exact queries about the past.
@@ -46,13 +46,13 @@ class GroupBy:
         enable_fetcher_caching: whether a fetcher caches this GroupBy; each cache gets 50 MB unless sized.
         fetcher_cache_size: the fetcher's cache of batch rows, as ``"100MB"`` or ``10_000`` entries.
         fetcher_tile_cache_size: the fetcher's cache of tiles, likewise.
-        batch_ttl: how long a batch stays in the store after it was uploaded, such as ``"7d"``; for ever
+        batch_ttl: how long a batch stays in the store after it was uploaded, such as ``"7d"``; forever
             if None.
         tags: texts for people and tools; they change nothing that is computed.
 
     Raises:
-        OptionError: a part is missing, appears twice, or does not fit another, or a derivation names or does what
-            it cannot. All faults are named together.
+        OptionError: a part is missing, appears twice, or does not fit another, or a derivation is not valid. The
+            error names all faults.
         MissingDependencyError: it has derivations, and sqlglot is not installed.
 
     >>> route = GroupBy(

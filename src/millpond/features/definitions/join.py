@@ -1,4 +1,4 @@
-"""Several GroupBys, asked with one key: what a model takes in."""
+"""Several GroupBys requested with one key: the features that a model takes in."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class JoinPart:
     """One GroupBy of a Join.
 
     Args:
-        group_by: whose features.
-        key_mapping: a column of the Join's key to a key of the GroupBy; a key that is not mapped goes
-            by its own name.
-        prefix: stands before its features' names; None takes the GroupBy's name.
+        group_by: the GroupBy.
+        key_mapping: from columns of the Join's key to keys of the GroupBy; a key that is not mapped comes from
+            the column of its own name.
+        prefix: precedes its features' names; None means the GroupBy's name.
 
     >>> route = GroupBy("route", keys=(Field("origin", "string"),), inputs=(Field("tail", "string"),),
     ...                 accuracy="snapshot")
@@ -53,7 +53,7 @@ class JoinPart:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """Which column of the Join each key of the GroupBy comes from, as (column, key), in the order of the key."""
+        """The column of the Join for each key of the GroupBy, as (column, key), in the order of the key."""
         column_of = {key: column for column, key in self._mapping()}
         return tuple((column_of.get(field.name, field.name), field.name) for field in self.group_by.keys)
 
@@ -64,7 +64,7 @@ class JoinPart:
         return tuple(self.renamed(name) for name in (*self.group_by.feature_names, *derived))
 
     def renamed(self, feature: str) -> str:
-        """Give the name that a feature of the GroupBy has in the Join.
+        """Return the name that a feature of the GroupBy has in the Join.
 
         >>> route = GroupBy("route", keys=(Field("origin", "string"),), inputs=(Field("tail", "string"),),
         ...                 accuracy="snapshot")
@@ -80,21 +80,21 @@ class JoinPart:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Features of several GroupBys under one key, and what is derived from them.
+    """Features of several GroupBys under one key, and values derived from them.
 
     Args:
         name: letters, digits, ``_`` and ``-``.
-        parts: the GroupBys, with how their keys are found and their features called.
+        parts: the GroupBys, with the mapping of their keys and the prefix of their features.
         left: the rows of the training set's queries, and of a GroupBy that has this Join as its source;
-            None where queries are always passed.
+            None if queries are always passed.
         derivations: features computed from features, keys and context, in SQL.
         context: values that are known at query time only, such as the amount of the purchase that is
             scored. Online, the request gives them; offline, they are columns of the query table.
         tags: texts for people and tools; they change nothing that is computed.
 
     Raises:
-        OptionError: a part is missing, appears twice, or does not fit another, or a derivation names or does what
-            it cannot. All faults are named together.
+        OptionError: a part is missing, appears twice, or does not fit another, or a derivation is not valid. The
+            error names all faults.
         MissingDependencyError: it has derivations, and sqlglot is not installed.
 
     >>> route = GroupBy("route", keys=(Field("origin", "string"),), inputs=(Field("tail", "string"),),

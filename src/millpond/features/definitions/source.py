@@ -1,7 +1,7 @@
-"""Where the rows of a GroupBy come from.
+"""The sources of a GroupBy's rows.
 
 A source names tables and streams as Spark knows them; ``selects`` and ``wheres`` are Spark SQL. The
-features' algebra never reads it: upload, stream and training set do.
+features' algebra never reads a source: upload, stream and training set do.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from typing import Any
 from millpond.features.definitions.faults import Faults, frozen_texts
 
 Texts = Mapping[str, str] | tuple[tuple[str, str], ...]
-"""A mapping of texts as given, or its sorted pairs as kept."""
+"""A mapping of texts as given, or as sorted pairs once stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Rows that are never changed: each is something that happened.
+    """Rows that never change: each is an event that happened.
 
     Args:
         table: the history, as a table's name or a path that Spark reads.
-        stream: the same events as they come, as a table's name or a path; None for a GroupBy that is
+        stream: the same events as they arrive, as a table's name or a path; None for a GroupBy that is
             only uploaded.
         selects: column name to SQL expression; empty takes the table's columns as they are.
         wheres: SQL conditions; a row must meet all of them.
         time_column: the event time, in milliseconds since the epoch, UTC.
-        arrival_time_column: when the event arrived, in milliseconds; None where nobody knows.
+        arrival_time_column: when the event arrived, in milliseconds; None if that is not known.
 
     >>> EventSource("purchases", wheres=("amount > 0",)).time_column
     'time_ms'
@@ -49,7 +49,7 @@ class EntitySource:
     Args:
         snapshots: the table as of the batch end.
         mutations: its changes, each row before and after the change, as a table.
-        mutation_stream: the same changes as they come; None for a GroupBy that is only uploaded.
+        mutation_stream: the same changes as they arrive; None for a GroupBy that is only uploaded.
         selects: column name to SQL expression; empty takes the table's columns as they are.
         wheres: SQL conditions; a row must meet all of them.
         time_column: the time that windows look at, in milliseconds since the epoch, UTC.
@@ -76,7 +76,7 @@ class EntitySource:
 
 @dataclass(frozen=True, slots=True)
 class JoinSource:
-    """The rows of a Join as the events of a GroupBy: chaining.
+    """The rows of a Join as the events of a GroupBy (chaining).
 
     Args:
         join: the Join; its left source gives keys and times.

@@ -1,6 +1,6 @@
 """Dates and timestamps as Spark computes them, in the time zone UTC.
 
-Python holds the years 1 to 9999. What leaves them fails, here and in the text for Spark.
+Python has the years 1 to 9999. A result outside them fails, here and in the text for Spark.
 """
 
 import re
@@ -16,7 +16,7 @@ _MICROS_IN_SECOND = 1_000_000
 
 DATE_PATTERN = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
 TIMESTAMP_PATTERN = DATE_PATTERN + r"([T ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
-"""What a cast reads. Spark reads more; the text for Spark takes only this, so that both read the same."""
+"""The form that a cast accepts. Spark accepts more; the text for Spark accepts only this, so that both do the same."""
 
 _TIMESTAMP = re.compile(
     r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[T ]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})"
@@ -26,7 +26,7 @@ _MAX_OFFSET_MINUTES = 18 * 60
 
 
 def parse_date(text: str) -> date | None:
-    """The date that `text` writes as year-month-day, or None."""
+    """Return the date that `text` has as year-month-day; None if it has none."""
     found = _TIMESTAMP.fullmatch(trimmed(text))
     if not found or found[4] is not None:
         return None
@@ -37,7 +37,7 @@ def parse_date(text: str) -> date | None:
 
 
 def parse_timestamp(text: str) -> datetime | None:
-    """The time that `text` writes, in UTC unless it says an offset; or None."""
+    """Return the time that `text` has, in UTC unless it has an offset; None if it has none."""
     found = _TIMESTAMP.fullmatch(trimmed(text))
     if not found:
         return None
@@ -54,43 +54,43 @@ def parse_timestamp(text: str) -> datetime | None:
 
 
 def date_text(value: date) -> str:
-    """`value` as year-month-day."""
+    """Return `value` as year-month-day."""
     return value.isoformat()
 
 
 def timestamp_text(value: datetime) -> str:
-    """`value` as Spark writes it: a fraction of a second without zeros at its end."""
+    """Return `value` as Spark writes it: a fraction of a second without trailing zeros."""
     text = value.replace(tzinfo=None).isoformat(" ")
     return text.rstrip("0") if value.microsecond else text
 
 
 def midnight(value: date) -> datetime:
-    """The first moment of a day."""
+    """Return the first moment of a day."""
     return datetime(value.year, value.month, value.day, tzinfo=UTC)
 
 
 def unix_micros(value: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return (value - EPOCH) // MICROSECOND
 
 
 def unix_seconds(value: datetime) -> int:
-    """Whole seconds since 1970, rounded down."""
+    """Return whole seconds since 1970, rounded down."""
     return unix_micros(value) // _MICROS_IN_SECOND
 
 
 def unix_millis(value: datetime) -> int:
-    """Whole milliseconds since 1970, rounded down."""
+    """Return whole milliseconds since 1970, rounded down."""
     return unix_micros(value) // 1000
 
 
 def unix_double(value: datetime) -> float:
-    """Seconds since 1970, with their fraction."""
+    """Return seconds since 1970, with their fraction."""
     return unix_micros(value) / 1_000_000.0
 
 
 def from_micros(value: int) -> datetime | None:
-    """The time `value` microseconds after 1970."""
+    """Return the time `value` microseconds after 1970."""
     try:
         return EPOCH + timedelta(microseconds=value)
     except OverflowError:
@@ -98,17 +98,17 @@ def from_micros(value: int) -> datetime | None:
 
 
 def from_seconds(value: int) -> datetime | None:
-    """The time `value` seconds after 1970."""
+    """Return the time `value` seconds after 1970."""
     return from_micros(value * _MICROS_IN_SECOND)
 
 
 def from_millis(value: int) -> datetime | None:
-    """The time `value` milliseconds after 1970."""
+    """Return the time `value` milliseconds after 1970."""
     return from_micros(value * 1000)
 
 
 def add_days(value: date, days: int) -> date | None:
-    """The date `days` after `value`."""
+    """Return the date `days` after `value`."""
     try:
         return value + timedelta(days=days)
     except OverflowError:
@@ -116,17 +116,17 @@ def add_days(value: date, days: int) -> date | None:
 
 
 def subtract_days(value: date, days: int) -> date | None:
-    """The date `days` before `value`."""
+    """Return the date `days` before `value`."""
     return add_days(value, -days)
 
 
 def from_unix_date(days: int) -> date | None:
-    """The date `days` after 1970-01-01."""
+    """Return the date `days` after 1970-01-01."""
     return add_days(date(1970, 1, 1), days)
 
 
 def add_months(value: date, months: int) -> date | None:
-    """The date `months` after `value`; the last day of the month where that has fewer days."""
+    """Return the date `months` after `value`, or the last day of that month if it has fewer days."""
     year, month = divmod(value.year * 12 + value.month - 1 + months, 12)
     if not 1 <= year <= 9999:  # noqa: PLR2004 - the years of Python
         return None
@@ -134,17 +134,17 @@ def add_months(value: date, months: int) -> date | None:
 
 
 def last_day(value: date) -> date:
-    """The last day of the month of `value`."""
+    """Return the last day of the month of `value`."""
     return value.replace(day=monthrange(value.year, value.month)[1])
 
 
 def week_of_year(value: date) -> int:
-    """The ISO week."""
+    """Return the number of the ISO week."""
     return value.isocalendar().week
 
 
 def truncate_date(value: date, unit: str) -> date:
-    """The first day of the `unit` that holds `value`."""
+    """Return the first day of the `unit` that holds `value`."""
     match unit:
         case "YEAR":
             return value.replace(month=1, day=1)
@@ -157,7 +157,7 @@ def truncate_date(value: date, unit: str) -> date:
 
 
 def truncate_timestamp(value: datetime, unit: str) -> datetime:
-    """The first moment of the `unit` that holds `value`."""
+    """Return the first moment of the `unit` that holds `value`."""
     match unit:
         case "MILLISECOND":
             return value.replace(microsecond=value.microsecond // 1000 * 1000)

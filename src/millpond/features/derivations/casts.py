@@ -1,6 +1,6 @@
-"""CAST, and the conversions that Spark makes unasked.
+"""CAST, and Spark's implicit conversions.
 
-A cast that fails is null: ``CAST`` and ``TRY_CAST`` are the same here. What a cast reads from a string, and how
+A cast that fails is null: ``CAST`` and ``TRY_CAST`` are the same here. What a cast accepts in a string, and how
 it writes a number, follow Spark in ANSI mode.
 """
 
@@ -20,7 +20,7 @@ _FALSE = {"f", "false", "n", "no", "0"}
 
 
 def cast(value: Typed, to: DataType) -> Typed:
-    """`value` as the type `to`.
+    """Return `value` as the type `to`.
 
     Raises:
         Faults: there is no such cast.
@@ -49,7 +49,7 @@ def _by_rule(value: Typed, to: DataType) -> Typed:
 
 
 def _written_time(text: str, to: DataType) -> Typed:
-    """A constant date or timestamp."""
+    """Return the constant date or timestamp that a text has; raise `Faults` if it has none."""
     if to == DATE:
         day = calendar.parse_date(text)
         if day is not None:
@@ -62,7 +62,7 @@ def _written_time(text: str, to: DataType) -> Typed:
 
 
 def _folded(made: Typed) -> Typed:
-    """The cast of a constant, done once. One that fails is left to fail at run time, with its reason."""
+    """Return the result of casting a constant. A cast that fails is left to fail at run time, with its reason."""
     code = Code()
     name = made.emit(code)
     namespace = dict(code.constants)
@@ -79,7 +79,7 @@ def _not_a(type_: DataType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One cast: how Python does it, what makes its result valid, and how Spark is asked if not plainly."""
+    """One cast: its form in Python, the test of its result, and its form in Spark SQL if it is not a plain cast."""
 
     python: str | Callable[..., Any]
     valid: str = ""
@@ -110,7 +110,7 @@ _VIA_DOUBLE = "CAST(CAST({0} AS DOUBLE) AS FLOAT)"
 
 
 def _read(pattern: str) -> str:
-    """The cast of a string of which only what `pattern` matches is read."""
+    """Return the SQL of a cast of a string that accepts only what `pattern` matches."""
     braces = pattern.replace("{", "{{").replace("}", "}}")
     return f"TRY_CAST(REGEXP_EXTRACT({{0}}, '^[\\\\x00-\\\\x20\\\\x7F]*({braces})[\\\\x00-\\\\x20\\\\x7F]*$', 1) AS %s)"
 
@@ -161,7 +161,7 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("timestamp", "long"): _Rule(calendar.unix_seconds),
     ("timestamp", "double"): _Rule(calendar.unix_double),
 }
-"""Every cast but those to decimal, from kind to kind."""
+"""Every cast except those to decimal, from kind to kind."""
 
 
 def _double_to_decimal(value: float, step: Decimal, limit: Decimal) -> Decimal | None:
@@ -195,10 +195,10 @@ def _to_decimal(value: Typed, to: DataType) -> Typed:
 
 
 def coerce(value: Typed, to: DataType) -> Typed:
-    """`value` as `to` where Spark converts unasked: to a wider number, a date to a timestamp, a literal to a time.
+    """Return `value` as `to` where Spark converts implicitly: to a wider number, date to timestamp, literal to time.
 
     Raises:
-        Faults: Spark would not, or only by guessing what a string means.
+        Faults: Spark would not convert, or only by guessing what a string means.
     """
     source = value.type
     if source == to or source.kind == "void":

@@ -1,7 +1,7 @@
-"""The checker: sqlglot's tree to `Typed` nodes, bottom up.
+"""The checker: turns sqlglot's tree into `Typed` nodes, bottom up.
 
-What is not named here is outside the subset. All faults of an expression are collected: a node with a faulty
-child is not judged itself.
+Whatever this module does not name is outside the subset of SQL. All faults of an expression are collected: a node
+with a faulty child is not checked itself.
 """
 
 import re
@@ -50,10 +50,10 @@ _SCIENTIFIC = re.compile(r"[0-9]*\.?[0-9]*[eE][+-]?[0-9]+")
 
 
 def check(tree: exp.Expression, columns: Mapping[str, Typed]) -> Typed:
-    """The typed form of a parsed expression over `columns`.
+    """Return the typed form of a parsed expression over `columns`.
 
     Raises:
-        Faults: with everything that is wrong with it.
+        Faults: everything that is wrong with the expression.
     """
     checker = _Checker(columns)
     try:
@@ -75,7 +75,7 @@ class _Checker:
         self._columns = columns
 
     def typed(self, node: exp.Expression) -> Typed | None:
-        """`node` with its type, or None if it or a part of it is faulty."""
+        """Return `node` with its type, or None if it or a part of it is faulty."""
         if isinstance(node, exp.Paren):
             return self.typed(node.this)
         before = len(self.faults)
@@ -87,7 +87,7 @@ class _Checker:
         return None if len(self.faults) > before else _located(typed, fragment(node))
 
     def _all(self, nodes: Sequence[exp.Expression]) -> list[Typed]:
-        """The typed parts of a node; all are looked at before the first faulty one ends it."""
+        """Return the typed parts of a node; raise after all are checked if one is faulty."""
         found = [self.typed(node) for node in nodes]
         typed = [it for it in found if it is not None]
         if len(typed) < len(found):
@@ -115,7 +115,7 @@ class _Checker:
         return operators.comparison(_COMPARISONS[type(node)], left, right)
 
     def column(self, node: exp.Expression) -> Typed:
-        """A name."""
+        """Type a column's name."""
         if node.args.get("table") or not isinstance(node.this, exp.Identifier):
             raise Faults(["a column is one name, without a table; write names with dots in `backticks`"])
         if node.name not in self._columns:
@@ -123,19 +123,19 @@ class _Checker:
         return self._columns[node.name]
 
     def literal(self, node: exp.Expression) -> Typed:
-        """A number or a text."""
+        """Type a number or a text."""
         if node.args["is_string"]:
             return literal(node.this, STRING, text_literal(node.this))
         return _number(node.this, "")
 
     def negative(self, node: exp.Expression) -> Typed:
-        """``-x``; of a number, a negative literal."""
+        """Type ``-x``; if x is a number, as a negative literal."""
         if isinstance(node.this, exp.Literal) and not node.this.args["is_string"]:
             return _number(node.this.this, "-")
         return operators.negative(*self._all([node.this]))
 
     def call(self, node: exp.Expression) -> Typed:
-        """A function."""
+        """Type a call of a function."""
         return self._called(str(node.this), node.expressions)
 
     def _called(self, written: str, nodes: Sequence[exp.Expression]) -> Typed:
@@ -151,12 +151,12 @@ class _Checker:
         return function.build(self._all(nodes))
 
     def if_(self, node: exp.Expression) -> Typed:
-        """``if(condition, x, y)``."""
+        """Type ``if(condition, x, y)``."""
         parts = [node.this, node.args.get("true"), node.args.get("false")]
         return self._called("if", [part for part in parts if part is not None])
 
     def case(self, node: exp.Expression) -> Typed:
-        """``CASE``, with or without a subject."""
+        """Type ``CASE``, with or without a subject."""
         conditions = [branch.this for branch in node.args["ifs"]]
         outcomes = [branch.args["true"] for branch in node.args["ifs"]]
         others = [part for part in (node.args.get("this"), node.args.get("default")) if part is not None]
@@ -169,7 +169,7 @@ class _Checker:
         return operators.case(branches, otherwise)
 
     def cast(self, node: exp.Expression) -> Typed:
-        """``CAST`` and ``TRY_CAST``, and literals with a type."""
+        """Type ``CAST`` and ``TRY_CAST``, and literals with a type."""
         if node.args.get("format") or node.args.get("action") or node.args.get("default"):
             raise Faults(["CAST takes a type and nothing else"])
         to = _type_of(node.args["to"])
@@ -179,7 +179,7 @@ class _Checker:
         return cast(value, to)
 
     def is_(self, node: exp.Expression) -> Typed:
-        """``IS NULL``, ``IS TRUE``, ``IS FALSE``."""
+        """Type ``IS NULL``, ``IS TRUE``, ``IS FALSE``."""
         _no_bare_predicate(node.this)
         (value,) = self._all([node.this])
         if isinstance(node.expression, exp.Null):
@@ -189,7 +189,7 @@ class _Checker:
         raise Faults(["IS takes NULL, TRUE or FALSE"])
 
     def in_(self, node: exp.Expression) -> Typed:
-        """``IN`` a list of values."""
+        """Type ``IN`` with a list of values."""
         _no_bare_predicate(node.this)
         if not node.expressions or any(node.args.get(part) for part in ("query", "unnest", "field")):
             raise Faults(["IN takes a list of values"])
@@ -197,14 +197,14 @@ class _Checker:
         return operators.is_in(value, choices)
 
     def between(self, node: exp.Expression) -> Typed:
-        """``BETWEEN``."""
+        """Type ``BETWEEN``."""
         _no_bare_predicate(node.this)
         if node.args.get("symmetric"):
             raise Faults(["BETWEEN SYMMETRIC is outside the subset of SQL that derivations are written in"])
         return operators.between(*self._all([node.this, node.args["low"], node.args["high"]]))
 
     def like(self, node: exp.Expression) -> Typed:
-        """``LIKE``, ``NOT LIKE``, with or without ``ESCAPE``."""
+        """Type ``LIKE``, ``NOT LIKE``, with or without ``ESCAPE``."""
         escape = "\\"
         if isinstance(node, exp.Escape):
             escape = str(node.expression.this)
@@ -217,37 +217,37 @@ class _Checker:
         return operators.negation(found) if node.args.get("negate") else found
 
     def not_(self, node: exp.Expression) -> Typed:
-        """``NOT``."""
+        """Type ``NOT``."""
         return operators.negation(*self._all([node.this]))
 
     def connective(self, node: exp.Expression) -> Typed:
-        """``AND`` and ``OR``."""
+        """Type ``AND`` and ``OR``."""
         left, right = self._all([node.this, node.expression])
         return operators.connective("AND" if isinstance(node, exp.And) else "OR", left, right)
 
     def concat(self, node: exp.Expression) -> Typed:
-        """``||``."""
+        """Type ``||``."""
         if isinstance(node.this, exp.Add | exp.Sub) or isinstance(node.expression, exp.Add | exp.Sub):
             raise Faults(["put parentheses around a sum beside ||"])
         return texts.concat(self._all([node.this, node.expression]))
 
     def division(self, node: exp.Expression) -> Typed:
-        """``DIV``."""
+        """Type ``DIV``."""
         return operators.integer_division(*self._all([node.this, node.expression]))
 
     def access(self, node: exp.Expression) -> Typed:
-        """``m[key]`` and ``a[0]``."""
+        """Type ``m[key]`` and ``a[0]``."""
         if len(node.expressions) != 1:
             raise Faults(["[ ] takes one key or index"])
         container, key = self._all([node.this, node.expressions[0]])
         return operators.access(container, key)
 
     def null(self, _: exp.Expression) -> Typed:
-        """``NULL``."""
+        """Type ``NULL``."""
         return literal(None, VOID, "NULL")
 
     def boolean(self, node: exp.Expression) -> Typed:
-        """``TRUE`` and ``FALSE``."""
+        """Type ``TRUE`` and ``FALSE``."""
         return literal(bool(node.this), BOOLEAN, str(bool(node.this)).upper())
 
 
@@ -282,7 +282,7 @@ def _no_bare_predicate(node: exp.Expression) -> None:
 
 
 def _located(typed: Typed, text: str) -> Typed:
-    """`typed`, whose failures name `text`."""
+    """Return `typed` with failures that name `text`."""
     inner = typed.emit
 
     def emit(code: Code) -> str:
@@ -302,7 +302,7 @@ def _sql_name(node: exp.Expression) -> str:
 
 
 def _number(text: str, sign: str) -> Typed:
-    """A number as Spark types it: int, long, decimal, or double with an exponent."""
+    """Return a number with Spark's type: int, long, decimal, or double with an exponent."""
     if _WHOLE.fullmatch(text):
         value = int(sign + text)
         type_ = INT if -(1 << 31) <= value < 1 << 31 else LONG

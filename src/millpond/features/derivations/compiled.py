@@ -1,8 +1,8 @@
-"""Derivations made ready to run: one Python function for the fetcher, texts for Spark.
+"""Derivations ready to run: one Python function for the fetcher, texts for Spark.
 
-All derivations of a row become one function, written as Python source and executed once. Each runs in a ``try``
-of its own, which costs nothing until it fails: a fault in one derivation makes that one null, with the reason,
-and leaves the row and the others alone.
+All derivations of a row become one function, written as Python source and executed once. Each derivation has its own
+``try``, which costs nothing until it fails. A fault in one derivation makes that one null, with the reason,
+and does not affect the row and the others.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,11 +37,11 @@ class CompiledDerivations:
     """Derivations over rows of known columns, checked and ready to run.
 
     A derivation may use others, in any order, but not itself. An operation that fails (division by zero, overflow,
-    a text that is no number, a date outside the years 1 to 9999) is null, so ``coalesce(a / b, 0)`` is 0 where b is
-    0. A derivation that is null after such a failure has a reason. Spark gives the same values from
+    a text that is not a number, a date outside the years 1 to 9999) is null, so ``coalesce(a / b, 0)`` is 0 where b
+    is 0. A derivation that is null after such a failure has a reason. Spark gives the same values from
     `spark_expressions`; its session's time zone must be UTC.
 
-    It can be pickled: the copy is compiled again where it arrives.
+    It can be pickled: the copy is compiled again when it is unpickled.
 
     Args:
         derivations: what to compute. Their names differ from each other and from the columns'.
@@ -50,7 +50,7 @@ class CompiledDerivations:
             ``map<…,…>`` of them.
 
     Raises:
-        OptionError: with every fault of every derivation, each with its place.
+        OptionError: a derivation is faulty; the error has every fault of every derivation, with its place.
         MissingDependencyError: sqlglot is not installed.
 
     >>> ready = CompiledDerivations([Derivation("ratio", "a / b")], {"a": "long", "b": "long"})
@@ -74,7 +74,7 @@ class CompiledDerivations:
         self.result_types: dict[str, str] = {}
         """The type of each derived value, in the order of the derivations."""
         self.inputs: dict[str, tuple[str, ...]] = {}
-        """The columns that each derivation reads, also through other derivations."""
+        """The columns that each derivation reads, directly or through other derivations."""
         by_name = {name: (typed, inputs) for name, typed, _, inputs in ordered}
         for derivation in self.derivations:
             typed, inputs = by_name[derivation.name]
@@ -84,7 +84,7 @@ class CompiledDerivations:
         self.source, self._apply = _written([it.name for it in self.derivations], ordered, types)
 
     def apply(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The derived values of a row, and the reason for each that is null because something failed.
+        """Return the derived values of a row, and the reason for each that is null because something failed.
 
         Args:
             values: the row: bool, int, float, str, bytes, date, datetime with a time zone, Decimal, list or dict
@@ -95,10 +95,10 @@ class CompiledDerivations:
         return self._apply(values)
 
     def spark_expressions(self) -> list[tuple[str, str]]:
-        """The name and the Spark SQL of each derivation, in an order in which each uses only earlier ones.
+        """Return the name and the Spark SQL of each derivation, ordered so that each uses only earlier ones.
 
-        Give them to ``selectExpr`` as ``"{sql} AS `{name}`"``, after ``"*"``: Spark sees earlier names of the same
-        select.
+        Pass them to ``selectExpr`` as ``"{sql} AS `{name}`"``, after ``"*"``: in one select, Spark sees the names
+        before.
         """
         return list(self._expressions)
 
@@ -110,18 +110,18 @@ class CompiledDerivations:
 
 
 _Ready = tuple[str, Typed, tuple[str, ...], tuple[str, ...]]
-"""A derivation: its name, what it is, the columns it names itself, and those it needs in all."""
+"""A derivation: its name, its typed expression, the columns it names itself, and all the columns it needs."""
 
 
 def derivation_faults(
     derivations: Sequence[Derivation], columns: Mapping[str, str], untyped: Collection[str] = ()
 ) -> list[str]:
-    """Tell everything that is wrong with derivations, each fault with its place.
+    """Return everything that is wrong with derivations; each fault has its place.
 
     Args:
         derivations: as for `CompiledDerivations`.
         columns: as for `CompiledDerivations`.
-        untyped: names of further columns, whose types are not known. A derivation that uses one is not judged.
+        untyped: names of further columns, whose types are not known. A derivation that uses one is not checked.
 
     Raises:
         MissingDependencyError: sqlglot is not installed.
@@ -142,7 +142,7 @@ def _column_type(name: str, text: str) -> DataType:
 def _checked(
     derivations: Sequence[Derivation], types: Mapping[str, DataType], untyped: Collection[str] = ()
 ) -> tuple[list[_Ready], list[str]]:
-    """The derivations that are right, each after those it uses, and what is wrong with the others."""
+    """Return the derivations that are right, each after those it uses, and what is wrong with the others."""
     if not derivations:
         return [], []
     try:
@@ -164,8 +164,8 @@ def _checked(
     ready: dict[str, _Ready] = {}
     for place, name in enumerate(_in_order(uses, faults)):
         if any(used not in ready for used in uses[name]):
-            continue  # its own fault is named already
-        # What is faulty has no type; a name that leads to it is not unknown, so nothing is said of it again.
+            continue  # the fault of the used one is reported already
+        # A faulty derivation has no type. A name that leads to it is not unknown, so it is not reported again.
         if names_in(trees[name]) & ({it.name for it in derivations} - ready.keys() | set(untyped)):
             continue
         try:
@@ -182,7 +182,7 @@ def _checked(
 
 
 def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, DataType]) -> list[str]:
-    """Names that are taken: Spark does not tell capital from small letters."""
+    """Return faults of names that are taken; Spark does not distinguish upper and lower case."""
     faults = []
     taken: dict[str, str] = {}
     for name in types:
@@ -198,7 +198,7 @@ def _name_faults(derivations: Sequence[Derivation], types: Mapping[str, DataType
 
 
 def _in_order(uses: Mapping[str, set[str]], faults: list[str]) -> list[str]:
-    """The names, each after those it uses; a cycle is a fault."""
+    """Return the names, each after those it uses; a cycle is a fault."""
     try:
         return list(TopologicalSorter({name: sorted(used) for name, used in uses.items()}).static_order())
     except CycleError as error:
@@ -214,7 +214,7 @@ def _column(name: str, type_: DataType, variable: str) -> Typed:
 def _written(
     names: Sequence[str], ordered: Sequence[_Ready], types: Mapping[str, DataType]
 ) -> tuple[str, Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, str]]]]:
-    """The source of the function of a row, and the function."""
+    """Return the source of the function that derives the values of a row, and the function."""
     variables = {name: f"c{place}" for place, name in enumerate(types)}
     results = {name: f"d{place}" for place, (name, *_) in enumerate(ordered)}
     code = Code()
@@ -244,7 +244,7 @@ def _written(
 
 
 def _load(code: Code, column: str, type_: DataType, variable: str) -> None:
-    """Write how a column's value is taken from the row; values of the declared type cost one comparison."""
+    """Write the code that takes a column's value from the row; a value of the declared class costs one comparison."""
     code.line(f"{variable} = values[{column!r}]")
     load = code.constant(_loader(column, type_))
     if type_.kind == "timestamp":
@@ -258,7 +258,7 @@ def _load(code: Code, column: str, type_: DataType, variable: str) -> None:
 
 
 def _loader(column: str, type_: DataType) -> Callable[[Any], Any]:
-    """What a value of another class becomes, if it can stand for one of the declared type without loss."""
+    """Return a function that converts a value of another class to the declared type, if that loses nothing."""
     step, limit = numbers.bounds(type_.precision, type_.scale)
 
     def load(value: Any) -> Any:
@@ -282,7 +282,7 @@ def _loader(column: str, type_: DataType) -> Callable[[Any], Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a derivation could not be computed at all."""
+    """Return why a derivation could not be computed at all."""
     if isinstance(error, DataError):
         return str(error)
     if isinstance(error, KeyError):

@@ -13,7 +13,7 @@ class Derivation:
         name: the name of the value. No column of the row may have it.
         expression: SQL over the columns' names, in the subset that the reference lists.
 
-    The expression is read and checked where the columns' types are known: when a GroupBy or Join is made with it.
+    The expression is parsed and checked where the columns' types are known: when a GroupBy or Join is made with it.
 
     Raises:
         OptionError: the name or the expression is empty.

@@ -1,6 +1,6 @@
-"""The table of functions: what a derivation may call.
+"""The table of functions that a derivation may call.
 
-Each family has one file (`maths`, `texts`, `times`, `collections_`) that lists its functions. A function has a
+Each family has one file (`maths`, `texts`, `times`, `containers`) that lists its functions. A function has a
 signature and a sentence for the reference, and builds a `Typed` from its arguments.
 """
 
@@ -13,12 +13,12 @@ from millpond.features.derivations.typed import Failure, Faults, Typed, strict
 from millpond.features.types import DataType
 
 UNLIMITED = 255
-"""How many arguments a function of any number takes."""
+"""The largest number of arguments of a function that takes any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the subset: its names, how many arguments it takes, and how a call of it is made."""
+    """A function of the subset: its names, its numbers of arguments, and what builds a call of it."""
 
     names: tuple[str, ...]
     signature: str
@@ -36,7 +36,7 @@ def function(
     least: int,
     most: int | None = None,
 ) -> Function:
-    """A function that checks its arguments itself; several names are separated by spaces."""
+    """Return a function that checks its arguments itself; several names are separated by spaces."""
     each = tuple(names.split())
     return Function(each, f"{each[0]}({arguments})", says, build, least, least if most is None else most)
 
@@ -52,7 +52,7 @@ def plain(
     failure: Failure | None = None,
     nullable: bool = False,
 ) -> Function:
-    """A function of fixed parameters that is null when one of them is."""
+    """Return a function with fixed parameters; it is null when one of its arguments is."""
     each = tuple(names.split())
     called = sql or f"{each[0]}({', '.join(f'{{{index}}}' for index in range(len(parameters)))})"
 
@@ -66,10 +66,10 @@ def plain(
 
 
 def argument(value: Typed, type_: DataType, name: str) -> Typed:
-    """`value` as the parameter `name` takes it.
+    """Return `value` converted to the type of the parameter `name`.
 
     Raises:
-        Faults: it cannot be that.
+        Faults: it cannot be converted.
     """
     try:
         return coerce(value, type_)
@@ -78,7 +78,7 @@ def argument(value: Typed, type_: DataType, name: str) -> Typed:
 
 
 def written(value: Typed, type_: DataType, name: str) -> Any:
-    """The value of an argument that must be written as a constant.
+    """Return the value of an argument that must be a constant in the expression.
 
     Raises:
         Faults: it is not a constant of that type.

@@ -1,8 +1,8 @@
 """Parsing: SQL text to sqlglot's tree, with the place of every fault.
 
-The dialect is Spark's, less its functions: sqlglot would rewrite each call into a form of its own
-(``year(x)`` into ``Year(TsOrDsToDate(x))``), while the checker wants the names that were written.
-This is the one module that needs sqlglot when it is imported; `check` imports it at use.
+The dialect is Spark's without its functions. sqlglot would rewrite each call into a form of its own
+(``year(x)`` into ``Year(TsOrDsToDate(x))``), but the checker needs the names as written.
+Only this module needs sqlglot when it is imported; `check` imports it at use.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ class _Calls(Spark):
     """Spark's SQL in which every function but CAST is a plain call."""
 
     class Parser(_SPARK_PARSER):  # type: ignore[misc]
-        """Spark's parser, told of no function."""
+        """Spark's parser with no functions defined."""
 
         FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012 - sqlglot's way of configuring a dialect
         FUNCTION_PARSERS = {name: _SPARK_PARSER.FUNCTION_PARSERS[name] for name in _KEPT}  # noqa: RUF012
@@ -33,7 +33,7 @@ class _Calls(Spark):
 
 
 def parse(text: str) -> exp.Expression:
-    """The tree of one expression.
+    """Parse one expression into its tree.
 
     Raises:
         Faults: `text` is not one expression of SQL.
@@ -56,18 +56,18 @@ def parse(text: str) -> exp.Expression:
 
 
 def names_in(tree: exp.Expression) -> set[str]:
-    """The columns that the expression names."""
+    """Return the columns that the expression names."""
     return {column.name for column in tree.find_all(exp.Column)}
 
 
 def fragment(node: exp.Expression) -> str:
-    """The part of the text that `node` stands for, shortened."""
+    """Return the part of the text that `node` came from, shortened."""
     text = node.sql(dialect=_Calls)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def place(node: exp.Expression) -> str:
-    """Where `node` is: its line and column where they are known, and its text."""
+    """Return where `node` is: its line and column where they are known, and its text."""
     begin = (
         min((it.meta["line"], it.meta["col"] - len(str(it.name)) + 1) for it in node.walk() if "line" in it.meta)
         if any("line" in it.meta for it in node.walk())

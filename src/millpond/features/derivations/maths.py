@@ -1,6 +1,6 @@
 """Functions of numbers.
 
-``exp``, ``ln``, ``pow`` and the like may differ from Java's in the last digit of a double; all else is equal.
+``exp``, ``ln``, ``pow`` and the like may differ from Java's in the last digit of a double; all others are equal.
 """
 
 import math

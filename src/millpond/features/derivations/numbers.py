@@ -1,6 +1,6 @@
 """Numbers as Java computes them, where Python differs.
 
-Each function here is called by compiled derivations. A result of None is a failure or a null, as the caller says.
+Compiled derivations call these functions. A result of None is a failure or a null, as the caller decides.
 """
 
 import math
@@ -22,7 +22,7 @@ _SPECIAL = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
 
 
 def to_float32(value: float) -> float:
-    """`value` rounded to 32 bits; beyond their range it is infinite."""
+    """Return `value` rounded to 32 bits; infinite if it is outside their range."""
     try:
         rounded: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
     except OverflowError:
@@ -34,7 +34,7 @@ _SMALL, _LARGE = 3, 7
 
 
 def java_text(value: float) -> str:
-    """`value` as Java writes it: ``1.0E7`` from ten million on and below a thousandth.
+    """Return `value` as Java writes it: with an exponent from ten million up (``1.0E7``) and below a thousandth.
 
     >>> java_text(0.5), java_text(1e7), java_text(-0.00012), java_text(float("inf"))
     ('0.5', '1.0E7', '-1.2E-4', 'Infinity')
@@ -57,7 +57,7 @@ def java_text(value: float) -> str:
 
 
 def parse_double(text: str) -> float | None:
-    """The double that `text` writes, by Java's rules, or None."""
+    """Return the double that `text` has, by Java's rules; None if it has none."""
     text = trimmed(text)
     if _DOUBLE_TEXT.fullmatch(text):
         return float(text.rstrip("dDfF"))
@@ -71,7 +71,7 @@ def parse_double(text: str) -> float | None:
 
 
 def trimmed(text: str) -> str:
-    """`text` without white space and control characters at its ends, as Spark trims before a cast."""
+    """Return `text` without white space and control characters at both ends, as Spark trims it before a cast."""
     return text.strip("".join(map(chr, range(0x21))) + "\x7f")
 
 
@@ -79,7 +79,7 @@ _INTEGER_TEXT = re.compile(r"[+-]?[0-9]+")
 
 
 def parse_integer(text: str) -> int | None:
-    """The integer that `text` writes, or None."""
+    """Return the integer that `text` has; None if it has none."""
     text = trimmed(text)
     return int(text) if _INTEGER_TEXT.fullmatch(text) and len(text) < 4000 else None  # noqa: PLR2004 - int()'s own limit
 
@@ -88,42 +88,42 @@ _DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{
 
 
 def parse_decimal(text: str) -> Decimal | None:
-    """The decimal that `text` writes, or None."""
+    """Return the decimal that `text` has; None if it has none."""
     text = trimmed(text)
     return Decimal(text) if _DECIMAL_TEXT.fullmatch(text) else None
 
 
 def truncate(value: float) -> int | None:
-    """`value` without its fraction; None if it is NaN or infinite."""
+    """Return `value` without its fraction; None if it is NaN or infinite."""
     return int(value) if math.isfinite(value) else None
 
 
 def truncate_long(value: float) -> int | None:
-    """`value` as a long without its fraction; 2**63 itself becomes the largest long, as in Java."""
+    """Return `value` as a long without its fraction; 2**63 becomes the largest long, as in Java; None outside."""
     if not -(2.0**63) <= value <= 2.0**63:
         return None
     return min(int(value), _LONG_MAX)
 
 
 def java_remainder(left: int, right: int) -> int:
-    """The remainder of a division that truncates: it has the sign of `left`."""
+    """Return the remainder of a division that truncates: it has the sign of `left`."""
     remainder = abs(left) % abs(right)
     return -remainder if left < 0 else remainder
 
 
 def java_quotient(left: int, right: int) -> int:
-    """The quotient of a division that truncates."""
+    """Return the quotient of a division that truncates."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def float_remainder(left: float, right: float) -> float:
-    """The remainder of doubles; NaN where there is none."""
+    """Return the remainder of doubles; NaN if it is not defined."""
     return math.nan if math.isinf(left) else math.fmod(left, right)
 
 
 def positive_integer_remainder(left: int, right: int, bits: int) -> int:
-    """Spark's ``pmod`` of integers: a negative remainder is moved up by the divisor once, in `bits` that wrap."""
+    """Return Spark's ``pmod`` of integers: the divisor is added to a negative remainder once, wrapping at `bits`."""
     remainder = java_remainder(left, right)
     if remainder >= 0:
         return remainder
@@ -132,13 +132,13 @@ def positive_integer_remainder(left: int, right: int, bits: int) -> int:
 
 
 def positive_float_remainder(left: float, right: float) -> float:
-    """Spark's ``pmod`` of doubles."""
+    """Return Spark's ``pmod`` of doubles."""
     remainder = float_remainder(left, right)
     return float_remainder(remainder + right, right) if remainder < 0 else remainder
 
 
 def rounded_float(value: float, scale: int, rounding: str, single: bool) -> float:
-    """`value` rounded in decimal, from its shortest text, as Spark's ``round`` does."""
+    """Return `value` rounded as a decimal, from its shortest text, as Spark's ``round`` does."""
     if not math.isfinite(value):
         return value
     rounded = float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale), rounding, _WIDE)) + 0.0
@@ -150,7 +150,7 @@ HALF_UP, HALF_EVEN = ROUND_HALF_UP, ROUND_HALF_EVEN
 
 
 def fitted(value: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`value` rounded half up to the digits of `step`; None if it reaches `limit`."""
+    """Return `value` rounded half up to the digits of `step`; None if the result reaches `limit`."""
     try:
         rounded = value.quantize(step, ROUND_HALF_UP, EXACT)
     except InvalidOperation:
@@ -161,37 +161,37 @@ def fitted(value: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
 
 
 def decimal_sum(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` + `right`."""
+    """Return `left` + `right`."""
     return fitted(EXACT.add(left, right), step, limit)
 
 
 def decimal_difference(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` - `right`."""
+    """Return `left` - `right`."""
     return fitted(EXACT.subtract(left, right), step, limit)
 
 
 def decimal_product(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` × `right`."""
+    """Return `left` × `right`."""
     return fitted(EXACT.multiply(left, right), step, limit)
 
 
 def decimal_quotient(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """`left` ÷ `right`, rounded once: digits that are cut off before do not change how half is rounded."""
+    """Return `left` ÷ `right`, rounded once: the digits cut off first do not change how half is rounded."""
     return fitted(_QUOTIENT.divide(left, right), step, limit)
 
 
 def decimal_remainder(left: Decimal, right: Decimal, step: Decimal, limit: Decimal) -> Decimal | None:
-    """The remainder, which has the sign of `left`."""
+    """Return the remainder, which has the sign of `left`."""
     return fitted(EXACT.remainder(left, right), step, limit)
 
 
 def bounds(precision: int, scale: int) -> tuple[Decimal, Decimal]:
-    """The last digit of a decimal type, and the first number beyond it."""
+    """Return the unit of a decimal type's last digit, and the first number beyond the type's range."""
     return Decimal(1).scaleb(-scale), Decimal(1).scaleb(precision - scale)
 
 
 def power(base: float, exponent: float) -> float:
-    """`base` to the `exponent`, by Java's rules for NaN, infinities and overflow."""
+    """Return `base` to the `exponent`, by Java's rules for NaN, infinities and overflow."""
     if exponent == 0:
         return 1.0
     if math.isnan(base) or math.isnan(exponent) or (math.isinf(exponent) and abs(base) == 1):
@@ -207,7 +207,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def exponential(value: float) -> float:
-    """Euler's e to the `value`."""
+    """Return Euler's e to the `value`."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -215,7 +215,7 @@ def exponential(value: float) -> float:
 
 
 def exponential_less_one(value: float) -> float:
-    """Euler's e to the `value`, less 1."""
+    """Return Euler's e to the `value`, less 1."""
     try:
         return math.expm1(value)
     except OverflowError:
@@ -223,7 +223,7 @@ def exponential_less_one(value: float) -> float:
 
 
 def logarithm(base: float, value: float) -> float | None:
-    """The logarithm of `value` to `base`; None where either is not above 0."""
+    """Return the logarithm of `value` to `base`; None if either is not above 0."""
     if base <= 0 or value <= 0:
         return None
     divisor, dividend = math.log(base), math.log(value)
@@ -233,10 +233,10 @@ def logarithm(base: float, value: float) -> float | None:
 
 
 def square_root(value: float) -> float:
-    """The square root; NaN below 0."""
+    """Return the square root; NaN below 0."""
     return math.sqrt(value) if value >= 0 else math.nan
 
 
 def sign(value: float) -> float:
-    """-1.0, 0.0 or 1.0; NaN of NaN."""
+    """Return -1.0, 0.0 or 1.0; NaN for NaN."""
     return value if value == 0 or math.isnan(value) else math.copysign(1.0, value)

@@ -71,14 +71,14 @@ def _without_void(value: Typed, other: Typed) -> Typed:
 
 
 def _no_short_long(*values: Typed) -> None:
-    """Refuse ``5L`` beside a decimal: Spark types it otherwise than ``CAST(5 AS BIGINT)``; here both read alike."""
+    """Raise for ``5L`` beside a decimal: Spark types it unlike ``CAST(5 AS BIGINT)``, and here both look the same."""
     for value in values:
         if value.literal and value.type == LONG and -(1 << 31) <= value.value < 1 << 31:
             raise Faults([f"beside a decimal, write {value.value} without L or BIGINT"])
 
 
 def _decimal_operand(value: Typed) -> Typed:
-    """An integer beside a decimal: a literal has as many digits as it is written with."""
+    """Return an integer beside a decimal as a decimal; a literal gets as many digits as it is written with."""
     if value.type.kind == "decimal":
         return value
     if value.literal and value.value is not None:
@@ -183,15 +183,15 @@ _TESTS = {"=": "{0} == {1}", "<>": "{0} != {1}"} | {
 
 
 def comparing(symbol: str, type_: DataType) -> str:
-    """The Python of a comparison of two values, none of which is None."""
+    """Return the Python text of a comparison of two values, neither of which is None."""
     return (_FLOAT_TESTS if type_.is_floating else _TESTS)[symbol]
 
 
 def together(values: Sequence[Typed], what: str) -> list[Typed]:
-    """All `values` as their common type.
+    """Return all `values` as their common type.
 
     Raises:
-        Faults: they have none.
+        Faults: they have no common type.
     """
     written_times = [value.type for value in values if value.type in {DATE, TIMESTAMP}]
     if written_times and any(value.type == STRING for value in values):
@@ -277,7 +277,7 @@ def _conditions(what: str, *values: Typed) -> list[Typed]:
 
 
 def connective(word: str, left: Typed, right: Typed) -> Typed:
-    """``AND`` or ``OR`` of three values. The right side is evaluated only where it matters."""
+    """``AND`` or ``OR`` in three-valued logic. The right side is evaluated only if it matters."""
     left, right = _conditions(word, left, right)
     decides = word == "OR"
 
@@ -293,7 +293,7 @@ def connective(word: str, left: Typed, right: Typed) -> Typed:
 
 
 def between(value: Typed, low: Typed, high: Typed) -> Typed:
-    """``x BETWEEN a AND b``: both ends count."""
+    """``x BETWEEN a AND b``, including both ends."""
     value, low, high = together([value, low, high], "BETWEEN")
     if not value.type.is_ordered:
         raise Faults([f"BETWEEN cannot compare {value.type}"])
@@ -308,7 +308,7 @@ def between(value: Typed, low: Typed, high: Typed) -> Typed:
 
 
 def _held(value: Typed) -> Typed:
-    """`value`, evaluated once: the first to emit it writes it, all others take the name."""
+    """Return `value` in a form that is evaluated once: the first `emit` writes it, all later ones return its name."""
     names: dict[Code, str] = {}
 
     def emit(code: Code) -> str:
@@ -345,7 +345,7 @@ def is_in(value: Typed, choices: Sequence[Typed]) -> Typed:
 
 
 def case(branches: Sequence[tuple[Typed, Typed]], otherwise: Typed | None) -> Typed:
-    """``CASE WHEN``: the value of the first condition that is true. Only what is chosen is evaluated."""
+    """``CASE WHEN``: the value of the first condition that is true. Only the chosen value is evaluated."""
     conditions = _conditions("WHEN", *(condition for condition, _ in branches))
     values = [value for _, value in branches] + ([otherwise] if otherwise else [])
     values = together(values, "CASE")
@@ -374,7 +374,7 @@ def case(branches: Sequence[tuple[Typed, Typed]], otherwise: Typed | None) -> Ty
 
 
 def case_of(subject: Typed, branches: Sequence[tuple[Typed, Typed]], otherwise: Typed | None) -> Typed:
-    """``CASE x WHEN a THEN b``: compares x, evaluated once, with one value after the other."""
+    """``CASE x WHEN a THEN b``: compares x, evaluated once, with one value after another."""
     held = _held(subject)
     choice = case([(comparison("=", held, value), outcome) for value, outcome in branches], otherwise)
 
@@ -386,7 +386,7 @@ def case_of(subject: Typed, branches: Sequence[tuple[Typed, Typed]], otherwise: 
 
 
 def coalesce(values: Sequence[Typed]) -> Typed:
-    """The first value that is not null. What comes after it is not evaluated."""
+    """``coalesce``: the first value that is not null. Values after it are not evaluated."""
     values = together(values, "coalesce")
 
     def emit(code: Code) -> str:
@@ -451,7 +451,7 @@ def access(container: Typed, key: Typed) -> Typed:
 
 
 def map_value(container: Typed, key: Typed) -> Typed:
-    """The value of `key`, or null."""
+    """Return the lookup of `key` in a map; a missing key is null."""
     key_type, element = container.type.key, container.type.element
     if key_type is None or element is None or key_type.is_floating:
         raise Faults([f"the keys of {container.type} cannot be looked up exactly"])

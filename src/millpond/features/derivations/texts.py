@@ -1,4 +1,4 @@
-"""Functions of strings. A character is a Unicode code point; the first has the position 1."""
+"""Functions of strings. A character is a Unicode code point; the first character has position 1."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from millpond.features.derivations.types import BOOLEAN, INT, STRING
 from millpond.features.types import parse_type
 
 MOST_REPEATED = 10_000
-"""The longest padding and the largest number of repetitions: a constant, so that no request asks for gigabytes."""
+"""The longest padding and the most repetitions. They are constants, so that no request can ask for gigabytes."""
 
 _S = (("s", STRING),)
 _BY_ZERO_PART = Failure("part 0", unless="{2} == 0")
@@ -44,12 +44,12 @@ def _substrings(args: Sequence[Typed]) -> Typed:
 
 
 def as_text(value: Typed) -> Typed:
-    """`value` as a string, as concatenation takes it."""
+    """Return `value` cast to a string, as concatenation does."""
     return cast(value, STRING)
 
 
 def concat(values: Sequence[Typed]) -> Typed:
-    """All `values` as one string; null if one of them is."""
+    """Return the concatenation of all `values` as strings; null if one of them is."""
     texts = [as_text(value) for value in values]
     python = " + ".join(f"{{{index}}}" for index in range(len(texts)))
     places = ", ".join(f"{{{index}}}" for index in range(len(texts)))

@@ -1,4 +1,4 @@
-"""Functions of dates and timestamps, in UTC. A timestamp may stand where a date is asked, and the other way round."""
+"""Functions of dates and timestamps, in UTC. A timestamp may be given where a date is expected, and vice versa."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,12 +23,12 @@ _SECONDS = 300_000_000_000
 
 
 def _clamped(place: str, most: int) -> str:
-    """A number that overflows nothing; null becomes the largest, which is outside too, so the result is null."""
+    """Return SQL of a number that overflows nothing; a null becomes the largest number, so the result is null too."""
     return f"greatest(least({place}, {most}), -{most})"
 
 
 def _in_range(sql: str, type_: DataType) -> str:
-    """The date or time, or null if it is outside the years 1 to 9999."""
+    """Return SQL of the date or time, or of null if it is outside the years 1 to 9999."""
     low, high = _BEYOND[type_]
     return f"nullif(nullif(greatest(least({sql}, {high}), {low}), {high}), {low})"
 

@@ -1,12 +1,12 @@
-"""A checked expression: its type, its text for Spark, and how it is written in Python.
+"""A checked expression: its type, its text for Spark, and its code in Python.
 
-`check` turns parsed SQL into `Typed` nodes, bottom up. A node is written twice: as text for Spark, where every
-conversion is explicit, so that the session's settings decide nothing; and as Python source, one statement an
-operation, so that a call walks no tree. Statements, not nested calls, because CASE, COALESCE, AND and OR
+`check` turns parsed SQL into `Typed` nodes, bottom up. A node has two forms. In the text for Spark every
+conversion is explicit, so that the session's settings decide nothing. The Python source has one statement per
+operation, so that a call walks no tree. Statements are used, not nested calls, because CASE, COALESCE, AND and OR
 evaluate only what they need, and because a test for null costs 10 ns inline and 60 ns as a call.
 
-An operation that fails (a division by zero, an overflow, a text that is no number) is null, and says why in
-the variable ``why``. Its text for Spark uses the ``try_`` form, which is null in the same cases.
+An operation that fails (a division by zero, an overflow, a text that is not a number) is null, and puts the reason
+into the variable ``why``. Its text for Spark uses the ``try_`` form, which is null in the same cases.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ class Code:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Indent what is written inside, below `header`."""
+        """Write `header`, and indent what is written inside the ``with`` block."""
         self.line(header)
         self._depth += 1
         yield
@@ -42,25 +42,25 @@ class Code:
 
     @contextmanager
     def at(self, fragment: str) -> Iterator[None]:
-        """Name the part of the derivation that is being written, for the reasons of its failures."""
+        """Set the part of the derivation that is being written, which the reasons of its failures name."""
         self._fragments.append(fragment)
         yield
         self._fragments.pop()
 
     def variable(self) -> str:
-        """A new local variable."""
+        """Return the name of a new local variable."""
         self._variables += 1
         return f"v{self._variables}"
 
     def constant(self, value: Any) -> str:
-        """A name for `value` in the source."""
+        """Return a name for `value` in the source."""
         if id(value) not in self._names:
             self._names[id(value)] = f"k{len(self.constants)}"
-            self.constants[self._names[id(value)]] = value  # also keeps the value alive, and so its id its own
+            self.constants[self._names[id(value)]] = value  # also keeps the value alive, so that its id stays unique
         return self._names[id(value)]
 
     def fail(self, because: str) -> None:
-        """Note why the operation that is being written is null."""
+        """Write a statement that notes why the operation being written is null."""
         place = f"{self._fragments[-1]}: " if self._fragments else ""
         self.line(f"why = {place + because!r}")
 
@@ -69,8 +69,8 @@ class Code:
 class Typed:
     """A checked expression.
 
-    ``emit`` writes its statements and gives the name that then holds its value. ``literal`` tells a written
-    constant, whose value is ``value``: some arguments must be one.
+    ``emit`` writes its statements and returns the name of the variable that then has its value. ``literal`` marks a
+    constant in the text, whose value is ``value``: some arguments must be constants.
     """
 
     type: DataType
@@ -83,7 +83,7 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """When an operation fails, and why: `unless` is tested before, `valid` after (``{v}`` is the result)."""
+    """When an operation fails, and why: `unless` is tested before it runs, `valid` after (``{v}`` is the result)."""
 
     because: str
     unless: str = ""
@@ -103,14 +103,14 @@ def strict(
     nullable: bool = False,
     extra: Sequence[Any] = (),
 ) -> Typed:
-    """An operation that is null when one of its arguments is.
+    """Return an operation that is null when one of its arguments is.
 
     Args:
         type_: the type of the result.
         sql: the text for Spark; ``{0}`` stands for the first argument.
         args: the arguments.
-        python: a Python expression, ``{0}`` for the first argument; or a function of them.
-        failure: when it fails beyond that.
+        python: a Python expression, with ``{0}`` for the first argument; or a function of the arguments.
+        failure: when it fails, besides null arguments.
         nullable: whether it can be null without a failure, although no argument is.
         extra: further constants that `python` takes after the arguments.
     """
@@ -149,7 +149,7 @@ def strict(
 
 
 def literal(value: Any, type_: DataType, sql: str) -> Typed:
-    """A written constant; `value` None is NULL."""
+    """Return a constant; a `value` of None is NULL."""
 
     def emit(code: Code) -> str:
         return code.constant(value) if value is not None else "None"
@@ -158,7 +158,7 @@ def literal(value: Any, type_: DataType, sql: str) -> Typed:
 
 
 def text_literal(value: str) -> str:
-    r"""`value` as a string literal of Spark SQL.
+    r"""Return `value` as a string literal of Spark SQL.
 
     >>> print(text_literal("it's 5\\"))
     'it\'s 5\\'
@@ -169,6 +169,6 @@ def text_literal(value: str) -> str:
 
 @dataclass(slots=True)
 class Faults(Exception):  # noqa: N818 - it carries several
-    """What is wrong with one expression: all of it that could be found."""
+    """Everything that could be found wrong with one expression."""
 
     found: list[str] = field(default_factory=list)

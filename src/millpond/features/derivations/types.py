@@ -1,7 +1,7 @@
-"""The types of derivations, and how two of them meet.
+"""The types of derivations, and the types of operations on two of them.
 
 They are those of columns (`features.types`), and void, the type of a bare NULL. The rules for decimals are Spark's
-(`DecimalPrecision`): a result that would need more than 38 digits gives up digits after the point, but keeps six of
+(`DecimalPrecision`): a result that would need more than 38 digits loses digits after the point, but keeps six of
 them.
 """
 
@@ -24,16 +24,16 @@ BINARY = parse_type("binary")
 DATE = parse_type("date")
 TIMESTAMP = parse_type("timestamp")
 VOID = DataType("void", "void")
-"""The type of a bare NULL. It becomes whatever stands beside it."""
+"""The type of a bare NULL. It takes the type of the values beside it."""
 
 
 def decimal_of(precision: int, scale: int) -> DataType:
-    """A decimal of `precision` digits, `scale` of them after the point."""
+    """Return a decimal of `precision` digits, `scale` of them after the point."""
     return parse_type(f"decimal({precision},{scale})")
 
 
 def parse_spark_type(text: str) -> DataType:
-    """The type that `text` names as Spark writes it.
+    """Return the type that `text` names in Spark's notation.
 
     Raises:
         OptionError: there is no such type.
@@ -47,15 +47,15 @@ def parse_spark_type(text: str) -> DataType:
 
 
 def as_decimal(type_: DataType) -> DataType:
-    """The decimal that holds every value of an integral or decimal type."""
+    """Return the decimal that holds every value of an integral or decimal type."""
     return type_ if type_.kind == "decimal" else decimal_of(_INTEGER_DIGITS[type_.kind], 0)
 
 
 def common_type(left: DataType, right: DataType) -> DataType | None:
-    """The type that holds both without loss of range, or None if there is none.
+    """Return the type that holds both without loss of range, or None if there is none.
 
-    It is Spark's common type in ANSI mode. Strings and numbers have none: a cast says what is meant.
-    Two decimals that together need more than 38 digits have none either, as Spark would round there.
+    It is Spark's common type in ANSI mode. Strings and numbers have none: a cast must say what is meant.
+    Two decimals that together need more than 38 digits have none either, because Spark would round them.
 
     >>> [str(common_type(INT, other)) for other in (LONG, FLOAT, decimal_of(5, 2), STRING)]
     ['long', 'double', 'decimal(12,2)', 'None']
@@ -80,24 +80,24 @@ def common_type(left: DataType, right: DataType) -> DataType | None:
 
 
 def sum_type(left: DataType, right: DataType) -> DataType:
-    """The decimal type of a sum or difference of decimals."""
+    """Return the decimal type of a sum or difference of decimals."""
     scale = max(left.scale, right.scale)
     return _bounded(max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale)
 
 
 def product_type(left: DataType, right: DataType) -> DataType:
-    """The decimal type of a product of decimals."""
+    """Return the decimal type of a product of decimals."""
     return _bounded(left.precision + right.precision + 1, left.scale + right.scale)
 
 
 def quotient_type(left: DataType, right: DataType) -> DataType:
-    """The decimal type of a quotient of decimals."""
+    """Return the decimal type of a quotient of decimals."""
     scale = max(_KEPT_SCALE, left.scale + right.precision + 1)
     return _bounded(left.precision - left.scale + right.scale + scale, scale)
 
 
 def remainder_type(left: DataType, right: DataType) -> DataType:
-    """The decimal type of the remainder of a division of decimals."""
+    """Return the decimal type of the remainder of a division of decimals."""
     scale = max(left.scale, right.scale)
     return _bounded(min(left.precision - left.scale, right.precision - right.scale) + scale, scale)
 

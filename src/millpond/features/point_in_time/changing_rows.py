@@ -1,12 +1,12 @@
-"""Features of rows that come and go, as of many times: entities' changes, and events by their arrival.
+"""Features of rows that come and go, as of many times: changes of entities, and events by their arrival.
 
-A row here has two times: its own, which windows look at, and the one from which it counts. So no order
-makes a window one range. Per key, rows are kept by tile; a change touches one tile, and a query merges
-the tiles of its windows, the last of them without the rows after the query.
+A row here has two times: its own, which windows look at, and the one from which it counts. So in no order of
+the rows is a window one range. Instead the rows of a key are kept by tile. A change touches one tile. A query
+merges the tiles of its windows, and of the last one only the rows before the query.
 
-Operations that can delete see the table as it stands at the query. The others cannot take a row back, so
-they see, as they do online, the table as it stood at the midnight before the query, and the rows that
-came since. At the first query of a new day the key's tiles are therefore made anew.
+Operations that can delete see the table as it is at the query. The others cannot remove a row. They see the same
+as online: the table as it was at the midnight before the query, and the rows that came since. So at the first
+query of a new day the key's tiles are collected again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,14 +30,14 @@ from millpond.features.windows import DAY_MS
 
 
 class ChangingRows:
-    """The features of a GroupBy whose rows come and go; immutable, picklable.
+    """Computes the features of a GroupBy whose rows come and go; immutable, picklable.
 
     Queries of a snapshot GroupBy must come with the batch end before them as their time.
     """
 
     def __init__(self, group_by: GroupBy) -> None:
         self.group_by = group_by
-        # The tiles here are by the rows' own times, as those of events are.
+        # This plan keeps its tiles by the rows' own times, as tiles of events are.
         self.plan = compile_group_by(replace(group_by, sources=(), derivations=()))
         self.types = feature_types(group_by)
         """The type of each feature, in declared order."""
@@ -46,12 +46,12 @@ class ChangingRows:
         return ChangingRows, (self.group_by,)
 
     def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Give the query rows with their features behind their other columns.
+        """Yield the query rows, with their features after their other columns.
 
         Args:
             batches: rows sorted by key, and then by the time from which they count, null first, and at
-                one time queries first: the keys; that time; whether the row is a query; the inputs; the
-                row's own time; whether it is taken away; then any columns of the queries.
+                one time queries first. Their columns: the keys; that time; whether the row is a query; the
+                inputs; the row's own time; whether the row is removed; then any columns of the queries.
 
         Raises:
             DataError: a row has no time, or an input cannot be aggregated.
@@ -95,19 +95,19 @@ class ChangingRows:
 
 
 class _TileRows:
-    """The rows of one tile: what stood at midnight, what came since and what went since."""
+    """The rows of one tile: those there at midnight, those that came since and those that went since."""
 
     __slots__ = ("came", "ir", "stood", "went")
 
     def __init__(self) -> None:
         self.stood: dict[tuple[int, bytes], tuple[int, int, Inputs]] = {}
-        """By time and stored bytes: how often, when, what."""
+        """By time and stored bytes of a row: its count, its time, its inputs."""
         self.came: list[tuple[int, Inputs]] = []
         self.went: list[tuple[int, Inputs]] = []
         self.ir: Ir | None = None
 
     def settle(self, types: Sequence[DataType]) -> None:
-        """Let what came and went since stand or be gone."""
+        """Apply the rows that came and went to `stood`."""
         if not self.came and not self.went:
             return
         for rows, step in ((self.came, 1), (self.went, -1)):
@@ -119,7 +119,7 @@ class _TileRows:
         self.came, self.went, self.ir = [], [], None
 
     def collect(self, plan: GroupByPlan, before_ms: int) -> Ir:
-        """Give the IR of the rows before a time."""
+        """Return the IR of the rows before a time."""
         added = [(t, inputs) for count, t, inputs in self.stood.values() for _ in range(count)] + self.came
         gone = [(t, inputs) for count, t, inputs in self.stood.values() for _ in range(-count)] + self.went
         ir = _collected(plan, added, before_ms)
@@ -127,7 +127,7 @@ class _TileRows:
 
 
 class _KeyRows:
-    """The rows of one key by tile. Changes and queries come in order of the time from which they count."""
+    """The rows of one key by tile. Changes and queries must come in order of the time from which they count."""
 
     def __init__(self, plan: GroupByPlan) -> None:
         self._plan = plan
@@ -136,7 +136,7 @@ class _KeyRows:
         self._day_ms: int | None = None
 
     def change(self, counting_ms: int | None, time_ms: int | None, inputs: Inputs, *, is_delete: bool) -> None:
-        """Take a row that comes or goes."""
+        """Add or remove a row."""
         if time_ms is None:
             raise DataError(f"GroupBy {self._plan.name!r}: a row has no time; drop it or give it one")
         if counting_ms is not None:
@@ -147,7 +147,7 @@ class _KeyRows:
         tile.ir = None
 
     def answer(self, query_ms: int | None) -> dict[str, Any]:
-        """Give every feature as of a time; no data is None."""
+        """Return every feature as of a time; no data is None."""
         if query_ms is None:
             raise DataError(f"GroupBy {self._plan.name!r}: a query has no time; drop it or give it one")
         self._begin(query_ms)
@@ -167,7 +167,7 @@ class _KeyRows:
         return self._plan.finish(query_ms, begin_ms // step_ms * step_ms, None, tiles)
 
     def _latest(self, query_ms: int) -> dict[str, Any]:
-        """Give the values of the latest row that stands."""
+        """Return the values of the latest row that is in the table."""
         for tile in self._tiles.values():
             tile.settle(self._types)
         standing = (
@@ -181,7 +181,7 @@ class _KeyRows:
         return dict.fromkeys(names) if latest is None else dict(zip(names, latest[1], strict=True))
 
     def _begin(self, now_ms: int) -> None:
-        """Settle what came and went before the day of a time."""
+        """Settle all tiles if a time is on a new day."""
         day_ms = now_ms // DAY_MS
         if day_ms != self._day_ms:
             self._day_ms = day_ms

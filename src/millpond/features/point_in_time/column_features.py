@@ -1,11 +1,11 @@
 """The features that are computed a column at a time: counts, sums, averages and extremes of scalars.
 
-Every window of every query is one range of the sorted events. What a feature says of a range is two
-look-ups in a table that is made once for its input, so the cost does not depend on how many events a
+Every window of every query is one range of the sorted events. A feature of a range takes two
+look-ups in a table that is made once for its input. So the cost does not depend on how many events a
 window holds.
 
-A key whose events come in several pieces has a *base*: the cells of its events in the pieces before that
-are no longer at hand. Only features without a window still need them.
+The events of a key may come in several pieces. Such a key has a *base*: the cells of its events in earlier pieces,
+which are no longer in memory. Only features without a window still need them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from millpond.features.types import DataType, parse_type
 from millpond.features.windows import parse_window
 
 Ranges = Mapping[int | None, tuple[Integers, Integers]]
-"""For each window length (None: all time) the range of events of each query: where it starts, where it ends."""
+"""For each window length (None: all time) the range of events of each query: its starts and its ends."""
 
 Kind = Literal["count", "max", "min", "sum"]
 
@@ -36,11 +36,11 @@ _CELLS: dict[str, tuple[Kind, ...]] = {
     "min": ("min",),
     "sum": ("sum", "count"),
 }
-"""The operations that are computed here, and which cells they read, in order."""
+"""The operations that are computed here, and the cells that each reads, in order."""
 
 
 def is_columnar(group_by: GroupBy, aggregation: Aggregation) -> bool:
-    """Tell whether an aggregation is computed a column at a time."""
+    """Return whether an aggregation is computed a column at a time."""
     if aggregation.operation not in _CELLS or aggregation.buckets or aggregation.element_wise:
         return False
     if aggregation.column is None:
@@ -51,7 +51,7 @@ def is_columnar(group_by: GroupBy, aggregation: Aggregation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One feature: what it does to which input (None: the events), over which window."""
+    """One feature: an operation over an input (None: the events) and a window."""
 
     operation: str
     column: int | None
@@ -89,10 +89,10 @@ class ColumnFeatures:
         }
         self.cells: tuple[tuple[Kind, int | None], ...] = tuple(cells[position] for position in sorted(cells))
         self.windows: frozenset[int | None] = frozenset(feature.window_ms for feature in self.asked)
-        """The window lengths that are asked for."""
+        """The window lengths that the features have."""
 
     def over(self, inputs: Sequence[pa.Array], count: int) -> "ColumnFeaturesOver":
-        """Prepare the inputs of some events, sorted by key and time.
+        """Bind the features to the inputs of some events, sorted by key and time.
 
         Raises:
             DataError: a double is not finite.
@@ -117,7 +117,7 @@ class ColumnFeaturesOver:
         self._columns = columns
 
     def answers(self, ranges: Ranges) -> dict[str, pa.Array]:
-        """Give each feature of each query.
+        """Return each feature of each query.
 
         Raises:
             DataError: a sum does not fit into its type.
@@ -125,7 +125,7 @@ class ColumnFeaturesOver:
         return {feature.compiled.name: self._answer(feature, *ranges[feature.window_ms]) for feature in self._of.asked}
 
     def cells(self, low: int, high: int) -> Ir:
-        """Give the cells of one range of events."""
+        """Return the cells of one range of events."""
         found: list[Any] = []
         for kind, number in self._of.cells:
             column = self._columns[number]
@@ -139,7 +139,7 @@ class ColumnFeaturesOver:
         return tuple(found)
 
     def merged(self, base: Ir | None, low: int, high: int) -> Ir:
-        """Give the cells of one range of events and of a base."""
+        """Return the cells of one range of events, merged with a base."""
         cells = self.cells(low, high)
         if base is None:
             return cells
@@ -148,7 +148,7 @@ class ColumnFeaturesOver:
         )
 
     def answers_of_all_time(self, base: Ir, ranges: tuple[Integers, Integers], count: int) -> dict[str, pa.Array]:
-        """Give the features without a window of the first ``count`` queries, with a base before their ranges."""
+        """Return the features without a window of the first ``count`` queries, with a base before their ranges."""
         features = [feature for feature in self._of.asked if feature.window_ms is None]
         values: dict[str, list[Any]] = {feature.compiled.name: [] for feature in features}
         for low, high in zip(ranges[0][:count].tolist(), ranges[1][:count].tolist(), strict=True):
@@ -185,7 +185,7 @@ class ColumnFeaturesOver:
 
 
 def feature_column(values: Sequence[Any], feature: CompiledFeature) -> pa.Array:
-    """Give finished values of a feature as an Arrow column of its type.
+    """Return finished values of a feature as an Arrow column of the feature's type.
 
     Raises:
         DataError: a value does not fit, such as a sum of more than 64 bits.
@@ -203,7 +203,7 @@ def feature_column(values: Sequence[Any], feature: CompiledFeature) -> pa.Array:
 
 
 def arrow_value(value: Any, type_: DataType) -> Any:
-    """Give an edge value as Arrow takes it: a map as its pairs.
+    """Return an edge value in the form that Arrow takes: a map as its pairs.
 
     >>> arrow_value({"a": 1}, parse_type("map<string,long>"))
     [('a', 1)]

@@ -1,11 +1,11 @@
 """Exact sums of doubles over many ranges of one column at once, rounded once each.
 
 A double is a whole number of at most 53 bits times a power of two. All values of a column are written
-over the column's lowest bit, as whole numbers in *limbs* of 32 bits, and each limb has its own prefix
+as whole multiples of the column's lowest bit, in *limbs* of 32 bits. Each limb has its own prefix
 sum in 64 bits: a sum of up to 2**31 limbs cannot overflow. The sum over a range is then one subtraction
-per limb. Carrying makes it one long number, which is divided by a count in a long division by limbs, and
+per limb. Carrying makes it one long number. That is divided by a count, in a long division by limbs, and
 rounded to the nearest double, ties to even. So the answer has the bits of `cells.counts_and_sums`, which
-adds Python integers and rounds by one division of them, and no value is touched by Python.
+adds Python integers and rounds by one division of them, but no value is handled by Python code.
 
 Results below the normal doubles are left to those integers: rounding to 53 bits first would round twice.
 
@@ -26,7 +26,7 @@ _LIMB = 32
 _MASK = (1 << _LIMB) - 1
 _MANTISSA = 53
 _TAKEN = 4
-"""How many limbs of a number are divided."""
+"""How many limbs of a quotient are computed."""
 
 _DROPPED = 64 - _MANTISSA
 _HALF = 1 << (_DROPPED - 1)
@@ -35,7 +35,7 @@ _LEAST_NORMAL = -1021
 
 
 class ExactSums:
-    """The prefix sums of finite doubles; immutable.
+    """The prefix sums of a column of finite doubles; immutable.
 
     >>> sums = ExactSums(np.array([0.1, 0.2, 0.3, -0.3]))
     >>> low, high = np.array([0, 0]), np.array([2, 4])
@@ -49,7 +49,7 @@ class ExactSums:
         shifts = exponents.astype(np.int64) - _MANTISSA
         used = mantissas != 0
         lowest = mantissas & -mantissas
-        # The place of the lowest bit; for 0, which has none, any.
+        # The position of the lowest bit; 0 has none, so any value will do for it.
         trailing = np.where(used, np.frexp(lowest.astype(np.float64))[1] - 1, 0)
         self._unit = int((shifts + trailing)[used].min()) if used.any() else 0
         top = int((shifts + _MANTISSA)[used].max()) if used.any() else 1
@@ -64,12 +64,12 @@ class ExactSums:
         ]
 
     def averages(self, low: Integers, high: Integers, counts: Integers) -> Doubles:
-        """Give the nearest double to the sum over each range divided by its count.
+        """Return for each range the nearest double to its sum divided by a count.
 
         Args:
             low: where each range starts.
             high: where it ends, not included.
-            counts: what each sum is divided by, 1 to 2**31 - 1.
+            counts: the divisor of each sum, 1 to 2**31 - 1.
         """
         limbs, negative = self._magnitudes(low, high)
         quotients, exponents, sticky = _divided(limbs, counts)
@@ -80,7 +80,7 @@ class ExactSums:
         return results
 
     def total(self, low: int, high: int) -> int:
-        """Give the sum over one range as its whole multiple of 2**-1074, as cells keep it."""
+        """Return the sum over one range as a whole multiple of 2**-1074, as cells keep it."""
         total = sum(
             (int(prefix[high]) - int(prefix[low])) << (_LIMB * number) for number, prefix in enumerate(self._prefixes)
         )
@@ -88,7 +88,7 @@ class ExactSums:
         return total << (self._unit + FRACTION_BITS)
 
     def _magnitudes(self, low: Integers, high: Integers) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Give the absolute sums in limbs, least first, one row a limb; and which sums are negative."""
+        """Return the absolute sums in limbs, the least limb first, one row per limb; and which sums are negative."""
         carried = np.zeros(len(low), np.int64)
         rows = []
         for prefix in self._prefixes:
@@ -114,16 +114,16 @@ def _prefix_sum(values: Integers) -> Integers:
 
 
 def _limb_of(magnitudes: npt.NDArray[np.uint64], shifts: Integers) -> Integers:
-    """Give the lowest 32 bits of each number after its shift to the left (to the right where negative)."""
+    """Return the lowest 32 bits of each number, after a shift to the left (to the right if negative)."""
     left = np.clip(shifts, 0, 63).astype(np.uint64)
     right = np.clip(-shifts, 0, 63).astype(np.uint64)
     return (((magnitudes << left) >> right) & np.uint64(_MASK)).astype(np.int64)
 
 
 def _divided(limbs: npt.NDArray[Any], counts: Integers) -> tuple[list[Integers], Integers, npt.NDArray[np.bool_]]:
-    """Divide long numbers by counts: four limbs of the quotient from the first that is used, their exponent, the rest.
+    """Divide long numbers by counts; return four limbs of each quotient, their exponent, and whether there is a rest.
 
-    Four limbs of a number whose first is not 0, divided by less than 2**31, have at least 65 bits.
+    They begin at the number's first limb that is not 0. A count is below 2**31, so they have at least 65 bits.
     """
     columns = np.arange(limbs.shape[1])
     numbers = np.arange(len(limbs))[:, None]
@@ -145,7 +145,7 @@ def _divided(limbs: npt.NDArray[Any], counts: Integers) -> tuple[list[Integers],
 def _rounded(
     quotients: list[Integers], exponents: Integers, sticky: npt.NDArray[np.bool_]
 ) -> tuple[Doubles, npt.NDArray[np.bool_]]:
-    """Round four limbs, first limb first, times a power of two; and say which results are below normal doubles."""
+    """Round four limbs, first limb first, times a power of two; return also which results are below normal doubles."""
     first, second, third, fourth = quotients
     high = (first.astype(np.uint64) << np.uint64(_LIMB)) | second.astype(np.uint64)
     low = (third.astype(np.uint64) << np.uint64(_LIMB)) | fourth.astype(np.uint64)

@@ -1,15 +1,15 @@
 """The features of one key at many times, for every operation, in one pass over its events in order of time.
 
-Place: what cannot be computed a column at a time (`column_features`) comes here.
+Place on the data path: in the training set, beside `column_features`, for what cannot be computed a column at a time.
 
 Windows end at the query and start on a hop, so a window is some whole hops and the open one. Events go
-into the open hop; when it ends, its IR goes to every window of that hop. Such a window is a *queue of
-IRs that knows its merge*, made of two stacks: new hops are pushed on the back with their running merge;
-old ones leave from the front, where each knows the merge of itself and all after it. When the front is
-empty, the back is turned over, once for each hop. So a query costs two merges per window, however many
+into the open hop. When it ends, its IR goes to every window of that hop. Such a window is a *queue of
+IRs that knows its merge*, made of two stacks. New hops are pushed on the back, which has a running merge.
+Old ones leave from the front, where each knows the merge of itself and all after it. When the front is
+empty, the back is moved to it; each hop is moved once. So a query costs two merges per window, however many
 events it holds, and no cell needs to delete.
 
-A key's state is bounded by the hops of its longest window, and by nothing without windows.
+The state of a key is bounded by the hops of its longest window. Features without a window need one IR of all events.
 
 Source: Tangwongsan, Hirzel, Schneider, "Low-Latency Sliding-Window Aggregation in Worst-Case Constant
 Time" (DEBS 2017), of which this is the two-stacks form.
@@ -24,11 +24,11 @@ from millpond.features.inputs import Inputs
 from millpond.features.windows import hop_ms, parse_window, window_start
 
 _COLLECTED_AT_ONCE = 4096
-"""How many events wait to be collected together."""
+"""How many events are gathered before they are collected."""
 
 
 class _Merge:
-    """Merges some of the cells of an IR: those that a window's features read."""
+    """Merges the cells of an IR that a window's features read."""
 
     __slots__ = ("_merges", "empty", "positions")
 
@@ -42,7 +42,7 @@ class _Merge:
 
 
 class _Window:
-    """One window that slides over whole hops: two stacks."""
+    """One window that slides over whole hops, as two stacks."""
 
     __slots__ = ("_back", "_back_total", "_front", "_merge", "_window_ms")
 
@@ -54,19 +54,19 @@ class _Window:
         self._back_total = merge.empty
 
     def push(self, start_ms: int, ir: Ir) -> None:
-        """Take the IR of a hop that has ended; hops come in order."""
+        """Add the IR of a hop that has ended; hops must come in order."""
         self._forget(window_start(start_ms, self._window_ms))
         cells = tuple([ir[position] for position in self._merge.positions])
         self._back.append((start_ms, cells))
         self._back_total = self._merge(self._back_total, cells)
 
     def total(self, query_ms: int) -> Ir:
-        """Give the IR of the ended hops that the window of a query holds; queries come in order."""
+        """Return the IR of the ended hops that the window of a query holds; queries must come in order."""
         self._forget(window_start(query_ms, self._window_ms))
         return self._merge(self._front[-1][1], self._back_total) if self._front else self._back_total
 
     def _forget(self, start_ms: int) -> None:
-        """Let go of the hops before a time."""
+        """Drop the hops before a time."""
         front = self._front
         while front and front[-1][0] < start_ms:
             front.pop()
@@ -83,7 +83,7 @@ class _Window:
 
 
 class _Reader:
-    """One window length with the features that read it."""
+    """One window length, with the features that read it."""
 
     __slots__ = ("features", "hop_ms", "merge", "window_ms")
 
@@ -117,9 +117,9 @@ class SweepPlan:
 
 
 class KeySweep:
-    """The features of one key as time goes on. Events and queries come in order of time.
+    """The features of one key as time passes. Events and queries must come in order of time.
 
-    An event at the time of a query comes after it: a window ends before the query.
+    An event at the time of a query comes after the query: a window ends before its query.
 
     >>> from millpond.features.compiled_cells import compile_cells
     >>> from millpond.features.definitions import Aggregation, Field, GroupBy
@@ -156,7 +156,7 @@ class KeySweep:
         self._ends_ms: int | None = None  # when the smallest hop of the waiting events ends
 
     def add(self, time_ms: int, inputs: Inputs) -> None:
-        """Take one event.
+        """Add one event.
 
         Raises:
             DataError: an input is not of its declared type.
@@ -172,7 +172,7 @@ class KeySweep:
         self._inputs.append(inputs)
 
     def answer(self, query_ms: int) -> dict[str, Any]:
-        """Give every feature as of a time; no data is None."""
+        """Return every feature as of a time; no data is None."""
         if self._times:
             self._collect()
         for hop in self._plan.hops:
@@ -207,7 +207,7 @@ class KeySweep:
         self._inputs = []
 
     def _close_before(self, hop: int, start_ms: int) -> None:
-        """End the open hop if it starts before a time."""
+        """Close the open hop of a size if it starts before a time."""
         opened = self._open.get(hop)
         if opened is not None and opened[0] < start_ms:
             for window in self._by_hop[hop]:

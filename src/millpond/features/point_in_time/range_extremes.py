@@ -1,7 +1,7 @@
 """Minima and maxima over many ranges of one column at once.
 
-A table of the extremes of all runs of 1, 2, 4, … values answers any range by two runs that cover it, for
-an extreme may be taken twice. The table is never whole in memory: each run length is made from the one
+A table of the extremes of all runs of 1, 2, 4, … values answers any range by two runs that cover it, because
+an extreme may count a value twice. The table is never whole in memory: each run length is made from the one
 before, and answers the ranges that need it.
 
 Source: M. A. Bender and M. Farach-Colton, "The LCA Problem Revisited" (2000), the sparse table.
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 def range_extremes(
     values: npt.NDArray[Any], low: Integers, high: Integers, kind: Literal["min", "max"]
 ) -> npt.NDArray[Any]:
-    """Give the least or greatest value of each range; what it gives for an empty range means nothing.
+    """Return the least or greatest value of each range; the result for an empty range is undefined.
 
     Args:
         values: the column.

@@ -1,15 +1,16 @@
-"""Events and queries of many keys, sorted, turned into the features of each query, piece by piece.
+"""Turns the sorted events and queries of many keys into the features of each query, piece by piece.
 
-Place: the training set sorts the events and queries of a partition together, by key and then by time,
-and gives them to `answers` as Arrow batches. So nothing is ever multiplied: each row is looked at once.
+Place on the data path: the training set sorts the events and queries of a partition together, by key and then by
+time, and gives them to `answers` as Arrow batches. So queries and events are never joined row by row: each row is
+read once.
 
-Batches are put together to pieces of some 100,000 rows, which may begin and end inside a key. Within a
-piece every window of every query is a range of events. A key that goes on in the next piece takes along
-the events that its longest window still holds, and the cells of all its events, if a feature has no
-window. A piece is at least as large as what was taken along, so no event is taken along more than a few
+Batches are combined into pieces of at least `PIECE_ROWS` rows, which may begin and end inside a key. Within a
+piece every window of every query is a range of events. If a key goes on in the next piece, two things are carried
+over: the events that its longest window still holds, and, if a feature has no window, the cells of all other
+events. A piece is at least as large as what was carried over, so no event is carried over more than a few
 times.
 
-Invariant: rows of one key lie together, in order of time, and at one time queries come first: an event
+Invariant: rows of one key lie together, in order of time. At one time queries come first: an event
 at the time of a query is not before it.
 """
 
@@ -36,19 +37,19 @@ from millpond.features.types import DataType, parse_type
 from millpond.features.windows import hop_ms, window_start
 
 PIECE_ROWS = 1 << 18
-"""How many rows are worked on at once, at least."""
+"""The least number of rows in a piece."""
 
 _LARGEST_TIME = 1 << 60
 
 
 class PointInTime:
-    """The features of a GroupBy as of many times; immutable, picklable.
+    """Computes the features of a GroupBy as of many times; immutable, picklable.
 
     Queries of a snapshot GroupBy must come with the batch end before them as their time.
 
     Args:
         group_by: what to compute.
-        piece_rows: how many rows are worked on at once, at least.
+        piece_rows: the least number of rows in a piece.
     """
 
     def __init__(self, group_by: GroupBy, piece_rows: int = PIECE_ROWS) -> None:
@@ -66,7 +67,7 @@ class PointInTime:
         return PointInTime, (self.group_by, self.piece_rows)
 
     def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Give the query rows with their features behind their other columns.
+        """Yield the query rows, with their features after their other columns.
 
         Args:
             batches: sorted rows: the keys; the time, in milliseconds; whether the row is a query; the
@@ -101,11 +102,11 @@ class _Task:
 
     @property
     def carried_rows(self) -> int:
-        """How many events the last key takes along."""
+        """How many events of the last key are carried over."""
         return 0 if self._carried is None else self._carried.num_rows
 
     def answers(self, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Give the answers of one piece."""
+        """Yield the answers of one piece."""
         if not any(batch.num_rows for batch in batches):
             return
         fresh = pa.Table.from_batches(batches)
@@ -123,7 +124,7 @@ class _Task:
             yield rows
 
     def _features(self, piece: "_Piece", carried: int) -> dict[str, pa.Array]:
-        """Give every feature of every query of the piece, in declared order."""
+        """Return every feature of every query of the piece, in declared order."""
         of = self._of
         if not of.group_by.aggregations:
             return self._latest(piece)
@@ -140,7 +141,7 @@ class _Task:
         return {name: features[name] for name in of.types}
 
     def _latest(self, piece: "_Piece") -> dict[str, pa.Array]:
-        """Give the inputs of the latest event before each query."""
+        """Return the inputs of the latest event before each query."""
         columns = [column.combine_chunks() for column in piece.table.columns[self._inputs]]
         latest = self._latest_of_their_time(piece, columns)
         found = np.where(piece.before > piece.first_events[piece.query_groups], piece.before - 1, -1)
@@ -151,7 +152,7 @@ class _Task:
         }
 
     def _latest_of_their_time(self, piece: "_Piece", columns: Sequence[pa.Array]) -> Integers:
-        """Give for each event that ends a time of its key the row that is the latest of that time."""
+        """Return the row of each event; for the last event of a key at a time, the latest of that time's rows."""
         events = piece.events.copy()
         ties = piece.ties
         if not ties.any():
@@ -184,7 +185,7 @@ class _Task:
         values: dict[str, list[Any]] = {feature.name: [] for feature in self._of.swept_features}
         group, event = 0, carried
         sweep = self._sweep or KeySweep(plan)
-        for row in range(carried, len(times)):  # what is carried has been swept already
+        for row in range(carried, len(times)):  # carried events were swept with an earlier piece
             if groups[row] != group:
                 group, sweep = groups[row], KeySweep(plan)
             if is_query[row]:
@@ -197,7 +198,7 @@ class _Task:
         return {feature.name: feature_column(values[feature.name], feature) for feature in self._of.swept_features}
 
     def _take_along(self, piece: "_Piece") -> None:
-        """Keep of the last key what its next piece needs."""
+        """Keep what the last key needs in the next piece."""
         table = piece.table
         group = int(piece.groups[-1])
         self._key = _key_of(table, self._width, table.num_rows - 1)
@@ -216,7 +217,7 @@ class _Task:
 
 
 class _Piece:
-    """One piece of sorted rows: who is an event, who a query, and to which key each belongs."""
+    """One piece of sorted rows: which rows are events, which are queries, and the key of each."""
 
     def __init__(self, table: pa.Table, key_width: int, group_by: str) -> None:
         self.table = table
@@ -237,22 +238,22 @@ class _Piece:
         self.event_times = self.times[self.events]
         self.query_groups = self.groups[self.queries]
         self.first_events = np.searchsorted(self.groups[self.events], np.arange(int(self.groups[-1]) + 2))
-        """For each key the number of its first event among all events, and last how many events there are."""
+        """For each key the number of its first event among all events, followed by the number of events."""
         same = (np.diff(self.event_times) == 0) & (np.diff(self.groups[self.events]) == 0)
         self.ties = np.append(np.zeros(min(1, len(self.events)), bool), same)
-        """For each event whether the one before it is of the same key and time."""
+        """For each event, whether the one before it has the same key and time."""
         self.before = np.cumsum(~self.is_query)[self.queries]
-        """For each query how many events come before its row."""
+        """For each query, how many events come before its row."""
 
     def events_of(self, columns: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-        """Give the events' rows of columns."""
+        """Return the rows of the events in some columns."""
         if not len(self.queries):
             return list(columns)
         events = pa.array(self.events)
         return [column.take(events) for column in columns]
 
     def ranges(self, windows: Iterable[int | None]) -> Ranges:
-        """Give for each window the range of events that each query's window holds."""
+        """Return for each window length the range of events of each query."""
         search = _KeyedTimes(self.groups[self.events], self.event_times)
         queries = self.times[self.queries]
         ranges = {}
@@ -267,7 +268,7 @@ class _Piece:
 
 
 class _KeyedTimes:
-    """Finds the first event of a key at or after a time: one search over numbers that hold key and time."""
+    """Finds the first event of a key at or after a time, by one search over numbers that combine key and time."""
 
     def __init__(self, groups: Integers, times: Integers) -> None:
         self._ordered: Integers | None = None
@@ -279,7 +280,7 @@ class _KeyedTimes:
         self._numbers = self._number(groups, times)
 
     def first_from(self, groups: Integers, times: Integers) -> Integers:
-        """Give the number of the first event of each key at or after each time; the next key's if there is none."""
+        """Return the number of the first event of each key at or after each time; of the next key if there is none."""
         return np.searchsorted(self._numbers, self._number(groups, times))
 
     def _number(self, groups: Integers, times: Integers) -> Integers:
@@ -289,7 +290,7 @@ class _KeyedTimes:
 
 
 def edge_values(column: pa.Array, type_: DataType) -> list[Any]:
-    """Give the values of an Arrow column as Python values of the edge: maps as dicts, timestamps in UTC.
+    """Return the values of an Arrow column as Python values of the edge: maps as dicts, timestamps in UTC.
 
     >>> edge_values(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), parse_type("map<string,long>"))
     [{'a': 1}]
@@ -315,7 +316,7 @@ def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
 
 
 def _groups(keys: Sequence[pa.ChunkedArray], rows: int) -> Integers:
-    """Number the keys of rows that lie together by key; null equals null."""
+    """Number the keys of rows that are sorted by key; null equals null."""
     changes = np.zeros(rows, bool)
     for column in keys:
         key = column.combine_chunks()

@@ -1,8 +1,8 @@
-"""One input of many events as NumPy values, and what its ranges answer: counts, sums, averages, extremes.
+"""One input of many events as NumPy values, and the counts, sums, averages and extremes of its ranges.
 
 Values are in the inside form of `scalar_values`: a date is its day, a decimal its unscaled number. Texts
-and binaries are their ranks among the column's values, which sort as they do. Nulls are left out, with a
-table of where the rest went, so a range of events is a range of values.
+and binaries are their ranks among the column's values, which sort as the values do. Nulls are left out. A table
+maps positions of events to positions of values, so a range of events is a range of values.
 """
 
 from functools import cached_property
@@ -20,10 +20,10 @@ from millpond.features.point_in_time.range_extremes import range_extremes
 from millpond.features.types import DataType, parse_type
 
 LONG_DIGITS = 18
-"""Decimals of so many digits fit into 64 bits."""
+"""Decimals of up to this many digits fit into 64 bits."""
 
 _EXACT_DOUBLES = 1 << 53
-"""Whole numbers up to this one are doubles."""
+"""Whole numbers up to this one are exact as doubles."""
 
 _LIMB = 32
 _MASK = (1 << _LIMB) - 1
@@ -42,14 +42,14 @@ class WholeSums:
         self._low = _prefix_sum(values & _MASK)
 
     def totals(self, low: Integers, high: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Give the sum over each range, and which sums do not fit into 64 bits."""
+        """Return the sum over each range, and a mask of those that do not fit into 64 bits."""
         lower = self._low[high] - self._low[low]
         upper = self._high[high] - self._high[low] + (lower >> _LIMB)
         too_large = (upper < -(1 << 31)) | (upper >= 1 << 31)
         return (upper << _LIMB) | (lower & _MASK), too_large
 
     def total(self, low: int, high: int) -> int:
-        """Give the sum over one range, of any size."""
+        """Return the sum over one range, of any size."""
         return ((int(self._high[high]) - int(self._high[low])) << _LIMB) + int(self._low[high]) - int(self._low[low])
 
 
@@ -59,8 +59,8 @@ class ValueColumn:
     Args:
         column: the input of each event, or None for the events themselves.
         field: the input's name and type, for errors.
-        count: how many events there are.
-        whose: what errors begin with.
+        count: the number of events.
+        whose: the beginning of error messages.
 
     Raises:
         DataError: a double is not finite.
@@ -89,16 +89,16 @@ class ValueColumn:
             )
 
     def ranges(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
-        """Give ranges of events as ranges of values."""
+        """Convert ranges of events to ranges of values."""
         return (low, high) if self._places is None else (self._places[low], self._places[high])
 
     @property
     def is_fraction(self) -> bool:
-        """Whether sums are of doubles, and not of whole numbers."""
+        """Whether sums are of doubles, not of whole numbers."""
         return self._values.dtype == np.float64
 
     def averages(self, low: Integers, high: Integers, counts: Integers, scale: int = 0) -> Doubles:
-        """Give the sum over each range of values, divided by its count and by 10**scale, as the nearest double."""
+        """Return the nearest double to the sum over each range of values, divided by its count and by 10**scale."""
         if self.is_fraction:
             return self._fractions.averages(low, high, counts)
         totals, too_large = self._wholes.totals(low, high)
@@ -111,20 +111,20 @@ class ValueColumn:
         return results
 
     def totals(self, low: Integers, high: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Give the sum over each range of whole values, and which do not fit into 64 bits."""
+        """Return the sum over each range of whole values, and a mask of those that do not fit into 64 bits."""
         return self._wholes.totals(low, high)
 
     def total(self, low: int, high: int) -> int:
-        """Give the cell of the sum over one range of values."""
+        """Return the sum over one range of values, as a cell."""
         return (self._fractions if self.is_fraction else self._wholes).total(low, high)
 
     def extremes(self, low: Integers, high: Integers, kind: Literal["min", "max"]) -> pa.Array:
-        """Give the least or greatest value of each range of values, as an Arrow column; null for an empty range."""
+        """Return the least or greatest value of each range of values, as an Arrow column; null for an empty range."""
         found = range_extremes(self._values, low, high, kind)
         return self._column(found, high <= low)
 
     def extreme(self, low: int, high: int, kind: Literal["min", "max"]) -> Any:
-        """Give the cell of the least or greatest value of one range; None for an empty one."""
+        """Return the least or greatest value of one range, as a cell; None for an empty range."""
         if low >= high:
             return None
         found = (self._values[low:high].min() if kind == "min" else self._values[low:high].max()).item()
@@ -151,7 +151,7 @@ class ValueColumn:
 
 
 def typed_column(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], type_: DataType) -> pa.Array:
-    """Give NumPy values in their inside form as an Arrow column, null where missing."""
+    """Return NumPy values in their inside form as an Arrow column, null where ``missing`` is true."""
     column = pa.array(values, mask=missing)
     if type_.kind == "date":
         column = column.cast(pa.int32())
@@ -163,7 +163,7 @@ def _numbers(column: pa.Array, type_: DataType) -> npt.NDArray[Any]:
         # Adding 0.0 turns -0.0 into 0.0.
         return column.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # type: ignore[no-any-return]
     if type_.kind == "decimal":
-        # 16 bytes each, the lower 8 of them first.
+        # 16 bytes each, the low 8 first.
         words = np.frombuffer(column.buffers()[1], np.int64) if len(column) else np.zeros(0, np.int64)
         return words[2 * column.offset : 2 * (column.offset + len(column)) : 2].copy()
     if type_.kind == "timestamp":

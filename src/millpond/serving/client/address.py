@@ -1,6 +1,6 @@
-"""Where a service is, and whom to trust there.
+"""The address of a service, and the certificates to trust there.
 
-Place on the data path: what both clients are made from.
+Place on the data path: both clients are made from it.
 """
 
 import ssl
@@ -12,7 +12,7 @@ from millpond.masking import masked, split_url
 
 
 class Address(NamedTuple):
-    """Where a service is; `url` is what may be shown of it."""
+    """The address of a service; `url` has no secrets and may be shown."""
 
     url: str
     host: str
@@ -21,10 +21,10 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """Read the URL of a service.
+    """Parse the URL of a service.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not the URL of a service.
 
     >>> address_of("http://127.0.0.1:8765").port
     8765
@@ -37,7 +37,7 @@ def address_of(url: str) -> Address:
 
 
 def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None:
-    """What https needs; None for http."""
+    """Return the TLS context for https; None for http."""
     if not address.is_tls:
         return None
     try:
@@ -47,7 +47,7 @@ def tls_context(address: Address, ca_file: Path | None) -> ssl.SSLContext | None
 
 
 def checked_pool_size(size: int) -> int:
-    """The number of connections that a client may have; `OptionError` if it is none."""
+    """Return the number of connections that a client may have; raise `OptionError` if it is not a number above 0."""
     if type(size) is not int or size < 1:
         raise OptionError(f"pool_size is {size!r}; a whole number from 1 on is needed.")
     return size

@@ -1,6 +1,6 @@
 """The client for programs on an event loop.
 
-As `FetchClient`, with `await`. Calls of several targets run at the same time.
+Its methods are those of `FetchClient`, with `await`. Calls for several targets run at the same time.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AsyncFetchClient:
-    """Fetches over HTTP from a server that runs `http_app`; for one event loop. Its arguments are `FetchClient`'s.
+    """Fetches over HTTP from a server that runs `http_app`; for one event loop. Takes the arguments of `FetchClient`.
 
     >>> from millpond.kv import MemoryStore
     >>> from millpond.serving import Fetcher, http_app, running_server
@@ -87,7 +87,7 @@ class AsyncFetchClient:
     async def fetch_table(
         self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
     ) -> "pa.Table":
-        """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
+        """Answer one request per row of keys, and optionally context and `at`; as `fetch_many`."""
         return await self._run(self._steps.fetch_table(name_of(target), table, features))
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class AsyncFetchClient:
 
 
 class _Pool:
-    """Connections that are kept between calls, the one used last first."""
+    """Connections that are kept between calls; the one used last is used first."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
         self._address = address

@@ -1,12 +1,12 @@
-"""What a client says and hears, without the network: requests into bodies, answers into responses or errors.
+"""What a client sends and receives, without the network: requests to bodies, answers to responses or errors.
 
-Place on the data path: above a client's connections. Both clients hold one; it remembers the types of the
-targets they asked for.
+Place on the data path: above a client's connections. Each client holds one `Conversation`, which remembers the
+types of the targets that it asked for.
 
 Invariant: a client returns what the fetcher behind the service returned, of the same Python types, and
 raises what it raised. JSON knows fewer types than Millpond, so an answer is read with the types of its
-target. The service marks answers with their definition: a client that knows another asks for the types
-again before it reads on.
+target. The service marks each answer with the hash of the definition. A client that knows another hash asks for
+the types again before it reads the answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ class _Target(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Requests that go into one call: those of one target with the same features; and their positions."""
+    """Requests that go into one call: those of one target with the same features; with their positions."""
 
     name: str
     features: tuple[str, ...] | None
@@ -64,12 +64,12 @@ class Batch(NamedTuple):
 
 
 def name_of(target: str | GroupBy | Join) -> str:
-    """The name that a target is asked for by."""
+    """Return the name of a target."""
     return target if isinstance(target, str) else target.name
 
 
 def batches_of(requests: Sequence[FetchRequest]) -> list[Batch]:
-    """Put the requests into as few calls as possible."""
+    """Group the requests into as few calls as possible."""
     batches: dict[tuple[str, tuple[str, ...] | None, bool], Batch] = {}
     for position, request in enumerate(requests):
         features = None if request.features is None else tuple(request.features)
@@ -95,10 +95,10 @@ class Conversation:
         self._targets: dict[str, _Target] = {}
 
     def ask(self, batch: Batch) -> bytes:
-        """The call that fetches a batch.
+        """Return the call that fetches a batch.
 
         Raises:
-            DataError: a key is a number that JSON has no word for.
+            DataError: a key or a field of the context is a number that JSON cannot express.
         """
         head = self._heads.get(batch.name)
         if head is None:
@@ -111,7 +111,7 @@ class Conversation:
         return request_bytes(head, msgspec.json.encode(body))
 
     def ask_for_table(self, target: str, table: "pa.Table", features: Sequence[str] | None) -> bytes:
-        """The call that fetches a table of keys."""
+        """Return the call that fetches a table of keys."""
         import pyarrow as pa
 
         query = "" if features is None else "?features=" + quote(",".join(features))
@@ -121,15 +121,15 @@ class Conversation:
         return request_bytes(self._head("POST", _path(target) + query, _ARROW, _ARROW), sink.getvalue().to_pybytes())
 
     def ask_for_types(self, target: str) -> bytes:
-        """The call that describes a target."""
+        """Return the call that asks for the description of a target."""
         return request_bytes(self._head("GET", _path(target), _JSON, _JSON), b"")
 
     def may_retry(self, answer: Answer) -> bool:
-        """Whether the service says that the call may be sent again."""
+        """Return whether the service says that the call may be sent again."""
         return answer.status in RETRIED
 
     def learn_types(self, answer: Answer) -> None:
-        """Take the description of a target.
+        """Remember the types in the description of a target.
 
         Raises:
             MillpondError: as the service says.
@@ -140,7 +140,7 @@ class Conversation:
         self._targets[described.name] = _Target(described.definition_hash, decoder.decode)
 
     def knows_types(self, batch: Batch, answer: Answer) -> bool:
-        """Whether an answer can be read with the types that are known."""
+        """Return whether the answer can be read with the types that are known."""
         if answer.status != 200:  # noqa: PLR2004
             return True
         known = self._targets.get(batch.name)
@@ -182,7 +182,7 @@ class Conversation:
             raise self._nonsense(answer) from error
 
     def unreachable(self, error: BaseException) -> UnavailableError:
-        """The error that says why no answer came."""
+        """Return the error to raise if no answer came."""
         return UnavailableError(f"no answer from {self._address.url}: {error!r}. Is the server running there?")
 
     def _head(self, method: str, path: str, sent: str, accepted: str) -> bytes:

@@ -1,9 +1,9 @@
-"""One HTTP/1.1 call as bytes: the request to send, and the answer read from whatever pieces arrive.
+"""One HTTP/1.1 call as bytes: the request to send, and the answer read piece by piece.
 
-Place on the data path: between a client's connection and what it asks. Both clients use it; only how
-bytes are sent and received differs between them. httptools does the parsing.
+Place on the data path: between a client's connection and its calls. Both clients use it; only how
+they send and receive bytes differs. httptools does the parsing.
 
-Invariant: an answer is whole or it is none. A connection is used again only after a whole answer that
+Invariant: an answer is returned only when it is whole. A connection is used again only after a whole answer that
 allows it.
 """
 
@@ -15,7 +15,7 @@ from millpond.errors import MissingDependencyError
 
 
 class Answer(msgspec.Struct):
-    """A whole answer. Names of headers are in lower case."""
+    """A whole answer. Header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -24,11 +24,11 @@ class Answer(msgspec.Struct):
 
 
 class BrokenAnswerError(Exception):
-    """What came is no HTTP, or ended too early."""
+    """The bytes that came are not HTTP, or ended too early."""
 
 
 class AnswerReader:
-    """Reads one answer from the pieces that a connection brings."""
+    """Reads one answer from the pieces that arrive on a connection."""
 
     def __init__(self) -> None:
         try:
@@ -46,10 +46,10 @@ class AnswerReader:
         self._keeps_alive = False
 
     def feed(self, piece: bytes) -> Answer | None:
-        """Take a piece in, and give the answer once it is whole.
+        """Take a piece; return the answer once it is whole.
 
         Raises:
-            BrokenAnswerError: the piece is empty, which is the connection's end, or no HTTP.
+            BrokenAnswerError: the piece is empty, which means that the connection ended, or is not HTTP.
         """
         if not piece:
             raise BrokenAnswerError("the server closed the connection before its answer was whole")
@@ -61,7 +61,7 @@ class AnswerReader:
             return None
         return Answer(self._parser.get_status_code(), self._headers, b"".join(self._body), self._keeps_alive)
 
-    # What the parser calls.
+    # Methods that the parser calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
@@ -72,13 +72,13 @@ class AnswerReader:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Note the end of an answer; one that only announces another is no end."""
+        """Note the end of an answer; an interim one (status 1xx) does not end the call."""
         self._is_whole = self._parser.get_status_code() >= 200  # noqa: PLR2004
         self._keeps_alive = self._parser.should_keep_alive()
 
 
 def request_head(method: str, path: str, host: str, headers: Mapping[str, str]) -> bytes:
-    r"""The head of a request up to its length, which `request_bytes` adds.
+    r"""Return the head of a request up to the value of its content-length, which `request_bytes` adds.
 
     >>> request_bytes(request_head("GET", "/health", "localhost", {}), b"")
     b'GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n'
@@ -88,5 +88,5 @@ def request_head(method: str, path: str, host: str, headers: Mapping[str, str]) 
 
 
 def request_bytes(head: bytes, body: bytes) -> bytes:
-    """A whole request, as one piece, so that it leaves in one packet if it fits."""
+    """Return a whole request as one piece, so that it leaves in one packet if it fits."""
     return b"%b%d\r\n\r\n%b" % (head, len(body), body)

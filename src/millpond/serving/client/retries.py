@@ -1,8 +1,8 @@
-"""When a call that failed is sent again.
+"""When to send a failed call again.
 
 A fetch changes nothing, so any call may be sent twice. Invariant: no call and no pause goes beyond the
-deadline of the caller. Pauses double and are spread by chance, so that many clients of a server that
-comes back do not all ask it at once.
+caller's deadline. Pauses double and are randomised, so that many clients of a server that comes back do not
+all call it at once.
 """
 
 import random
@@ -15,7 +15,7 @@ _LONGEST_PAUSE_MS = 1_000
 
 
 class Deadline:
-    """The time that a caller gives a call, from now on.
+    """The end of the time that a caller allows for a call, counted from its making.
 
     >>> deadline = Deadline(100, clock=lambda: 0)
     >>> deadline.left_ms()
@@ -27,7 +27,7 @@ class Deadline:
         self._end_ms = clock() + timeout_ms
 
     def left_ms(self) -> int:
-        """Milliseconds that are left, 0 when it is over."""
+        """Return the milliseconds that are left; 0 after the deadline."""
         return max(0, self._end_ms - self._clock())
 
 
@@ -45,12 +45,12 @@ class Retries:
         self._chance = chance
 
     def pause_ms(self, *, sent: int, retry_after: str | None, left_ms: int) -> int | None:
-        """How long to wait before the next sending, None if there is none.
+        """Return how long to pause before sending the call again; None if it must not be sent again.
 
         Args:
             sent: how often the call was sent.
-            retry_after: what the server asked for, in seconds.
-            left_ms: what is left of the deadline.
+            retry_after: the seconds that the server asked to wait, as text; None if it asked for none.
+            left_ms: what is left until the deadline.
         """
         if sent > self._retries:
             return None

@@ -1,10 +1,10 @@
-"""What a client does for a fetch, step by step, without a network.
+"""The steps of a client's fetch, without a network.
 
 Place on the data path: between the clients, which send and wait, and the bytes (`conversation`).
 
-Idea: a fetch is a generator. It yields what to send or how long to pause, is sent the answer or why there
-is none, and returns its result. So what is sent again, after which pause and until when, is told once for
-the blocking and the async client. They differ in their connections, and in how they hedge.
+Idea: a fetch is a generator. It yields what to send or how long to pause. It is sent the answer, or the error
+if none came, and returns its result. So the rules of what is sent again, after which pause and until when, exist
+once for the blocking and the async client. The clients differ in their connections, and in how they hedge.
 
 Invariant: no step goes beyond the deadline of its fetch.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 NO_ANSWER = (OSError, BrokenAnswerError)
-"""What a client sends back in place of an answer that did not come; a `TimeoutError` is an `OSError`."""
+"""The errors that a client sends to the generator if no answer came; a `TimeoutError` is an `OSError`."""
 
 
 class Send(NamedTuple):
@@ -50,11 +50,11 @@ class FetchSteps:
 
     Args:
         address: where the service is.
-        api_key: what the service asks for, if it does.
-        timeout_ms: how long one fetch may take, with all that is tried again.
+        api_key: the API key, if the service asks for one.
+        timeout_ms: how long one fetch may take, including retries.
         retries: how often a call is sent again.
         clock: monotonic milliseconds.
-        chance: spreads the pauses.
+        chance: randomises the pauses.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FetchSteps:
         self._clock = clock
 
     def fetch(self, batch: Batch) -> Steps[list[FetchResponse]]:
-        """Fetch a batch, after the types of its target if they are not known."""
+        """Fetch a batch; ask for the types of its target first if they are not known."""
         conversation, deadline = self._conversation, self._deadline()
         answer = yield from self._call(conversation.ask(batch), deadline)
         if not conversation.knows_types(batch, answer):
@@ -91,7 +91,7 @@ class FetchSteps:
         return Deadline(self._timeout_ms, self._clock)
 
     def _call(self, request: bytes, deadline: Deadline) -> Steps[Answer]:
-        """Send a request, again where that may help, and give the last answer."""
+        """Send a request, again where that may help, and return the last answer."""
         sent = 0
         while True:
             sent += 1
@@ -111,7 +111,7 @@ class FetchSteps:
 
 
 def in_order(batches: Sequence[Batch], responses: Iterable[Sequence[FetchResponse]]) -> list[FetchResponse]:
-    """The responses of all batches, in the order of the requests."""
+    """Return the responses of all batches, in the order of the requests."""
     answers: dict[int, FetchResponse] = {}
     for batch, found in zip(batches, responses, strict=True):
         answers.update(zip(batch.positions, found, strict=True))

@@ -1,11 +1,11 @@
-"""The blocking client, for programs with threads or none.
+"""The blocking client, for programs with or without threads.
 
-Place on the data path: in the model's process. `fetch` and its siblings are called as those of the
-`Fetcher`, so that code can move from in-process to HTTP without a change.
+Place on the data path: in the model's process. `fetch`, `fetch_many` and `fetch_table` are called as those of
+`Fetcher`, so code can move from in-process to HTTP without a change.
 
-Trade-off: connections are plain sockets under httptools' parser, because a general HTTP client spends more
-on a small call than the service does. What such a client does beyond (redirects, proxies, cookies) a fetch
-has no use for.
+Trade-off: connections are plain sockets with httptools' parser, because a general HTTP client spends more
+on a small call than the service does. What such a client adds (redirects, proxies, cookies) a fetch does not
+need.
 """
 
 import random
@@ -42,12 +42,12 @@ class FetchClient:
 
     Args:
         url: where the service is, as `http://127.0.0.1:8765`.
-        api_key: what the service asks for, if it does.
-        timeout_ms: how long one call may take, with all that is tried again.
+        api_key: the API key, if the service asks for one.
+        timeout_ms: how long one call may take, including retries.
         pool_size: how many connections there are at most; more callers wait for one.
-        retries: how often a call is sent again when the server is away, or says that it may be.
-        hedge_after_ms: send a call a second time when it took that long, and take the first answer. None
-            does not; it costs the service more, and pays where few answers are very slow.
+        retries: how often a call is sent again when the server cannot be reached, or says that it may be sent again.
+        hedge_after_ms: send a call a second time when its answer takes that long, and take the first answer. None
+            never does. Hedging costs the service more, and pays where few answers are very slow.
         ca_file: the certificates to trust in place of the system's, for https.
 
     >>> from millpond.kv import MemoryStore
@@ -104,7 +104,7 @@ class FetchClient:
     def fetch_table(
         self, target: str | GroupBy | Join, table: "pa.Table", *, features: Sequence[str] | None = None
     ) -> "pa.Table":
-        """Answer one request per row of keys, and if wanted context and `at`; as `fetch_many`."""
+        """Answer one request per row of keys, and optionally context and `at`; as `fetch_many`."""
         return self._run(self._steps.fetch_table(name_of(target), table, features))
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class FetchClient:
 
 
 class _Pool:
-    """Connections that are kept between calls, the one used last first."""
+    """Connections that are kept between calls; the one used last is used first."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
         self._address = address
@@ -162,7 +162,7 @@ class _Pool:
         self._closed = threading.Event()
 
     def wait(self, pause_ms: int) -> None:
-        """Wait, or less if the client is closed meanwhile."""
+        """Wait; return early if the client is closed meanwhile."""
         self._closed.wait(pause_ms / 1_000)
 
     def exchange(self, request: bytes, deadline: Deadline) -> Answer:
@@ -197,7 +197,7 @@ class _Pool:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            # What is readable between two calls is the server's goodbye.
+            # If something can be read between two calls, it is the end of the connection.
             if not _is_readable(connection):
                 return connection
             connection.close()
@@ -218,7 +218,7 @@ class _Pool:
         try:
             connection.sendall(request)
         except OSError as error:
-            # A server that refuses a request need not read it to its end: its answer may be there.
+            # A server that refuses a request need not read it whole: its answer may have come already.
             sending = error
         while True:
             connection.settimeout(_seconds(deadline))
@@ -232,7 +232,7 @@ class _Pool:
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    # select.select refuses descriptors beyond 1,023, of which a program with many open files has some.
+    # select.select refuses descriptors above 1,023, which a program with many open files has.
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

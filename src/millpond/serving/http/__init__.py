@@ -1,4 +1,4 @@
-"""The fetcher as a web service, and the processes that run it."""
+"""The fetcher as a web service, and the processes that run the service."""
 
 from millpond.api_keys import read_api_keys
 from millpond.serving.http.app import HttpApp, http_app

@@ -3,7 +3,7 @@
 Place on the data path: between the fetcher and a model in another process.
 
     POST /v1/fetch/{name}   the features of some keys of a GroupBy or Join, as JSON or Arrow
-    GET  /v1/fetch/{name}   what this GroupBy or Join takes and gives
+    GET  /v1/fetch/{name}   the types of this GroupBy or Join: keys, context and features
     GET  /v1/group_bys      all GroupBys, each with the batch that is served
     GET  /v1/joins          all Joins, each with the batches of its parts
     GET  /v1/stats          the fetcher's counts
@@ -11,16 +11,16 @@ Place on the data path: between the fetcher and a model in another process.
     GET  /health            200 while the process is alive
     GET  /ready             200 while the store answers and every GroupBy has a batch
     GET  /metrics           counts, as Prometheus reads them
-    GET  /openapi.json      all this in OpenAPI 3.1
+    GET  /openapi.json      all of the above in OpenAPI 3.1
     GET  /                  the web page, with its files and documents below /ui
 
-Invariant: every call is answered once. A failure is a JSON body with a code and a message and the status
-of `problems`. An `errors` within a result is the fetcher's own: the call was right, but this value could
-not be answered.
+Invariant: every call is answered once. A failure is a JSON body with a code and a message, and the status
+that `problems` gives it. An `errors` within a result comes from the fetcher: the call was right, but a value
+could not be answered.
 
-Trade-off: no framework stands between the server and the routes. A call of one key makes no timer, no
-thread, and no object that its route could have prepared. Over a store in this process it makes no task either
-(`whole_calls`), where the server asks for that.
+Trade-off: no framework stands between the server and the routes. A call for one key makes no timer, no
+thread, and no object that its route could have prepared. If the store is in this process and the server asks for
+`whole_calls`, the call makes no task either.
 """
 
 import asyncio
@@ -65,12 +65,12 @@ def http_app(
     log_calls: bool = False,
     clock: Callable[[], int] = monotonic_ms,
 ) -> "HttpApp":
-    """The ASGI application that serves a fetcher; run it with `serve`, `running_server`, or any ASGI server.
+    """Return the ASGI application that serves a fetcher; run it with `serve`, `running_server`, or any ASGI server.
 
     Args:
         fetcher: what answers.
-        limits: what one caller may ask; None for the defaults of `Limits`.
-        api_keys: the keys of which a caller must send one; none lets everybody in.
+        limits: the limits on one caller; None for the defaults of `Limits`.
+        api_keys: the API keys, one of which a caller must send; without any, every caller is let in.
         log_calls: whether each call is logged, at level INFO to the logger `millpond.access`.
         clock: monotonic milliseconds.
     """
@@ -81,7 +81,8 @@ class HttpApp:
     """The ASGI application, made by `http_app`; for one event loop.
 
     `draining` says that the server is stopping. `process` is the number of this process among those that
-    share a port, None if it is alone; `other_processes` asks the others. `whole_calls` answers calls without a task.
+    share a port, None if it is alone. `other_processes` returns the counts of the others. `whole_calls` answers
+    calls without a task.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class HttpApp:
         self.whole_calls = whole_calls(self, self._routes)
 
     def families(self) -> list[Family]:
-        """All that this process counts."""
+        """Return all that this process counts."""
         connections = self.open_connections()
         return [
             *self.measures.families(in_flight=self.in_flight.count, connections=connections),
@@ -163,12 +164,12 @@ class HttpApp:
             self.log_call(scope, reply.status, len(reply.body), request_id, seconds)
 
     def allows(self, route: Route, given: Sequence[Header], headers: Mapping[bytes, bytes]) -> bool:
-        """Tell whether the head of a call is not refused by itself: it is not too long, and has a key if one is needed.
+        """Return whether the head of a call is allowed: it has few enough headers, and an API key if one is needed.
 
         Args:
-            route: of its path.
-            given: its headers.
-            headers: the same by name.
+            route: the route of the call's path.
+            given: the headers.
+            headers: the headers by name.
         """
         if len(given) > _MAX_HEADERS:
             return False
@@ -176,7 +177,7 @@ class HttpApp:
         return not (route.needs_key and keys.required) or keys.allow(headers.get(b"authorization"))
 
     def _handler(self, route: Route, call: Call) -> Handler:
-        """What answers a call; raises `RefusedError` if nothing may."""
+        """Return the handler of a call; raise `RefusedError` if the call is refused."""
         scope = call.scope
         method = scope["method"]
         handler = route.handlers.get(method)
@@ -216,16 +217,16 @@ class HttpApp:
         return [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"x-request-id", request_id)]
 
     def given_id(self, headers: Mapping[bytes, bytes]) -> bytes | None:
-        """The caller's own id of a call; None if it has none that may be written into an answer."""
+        """Return the caller's own id of a call; None if there is none that may be copied into an answer."""
         given = headers.get(b"x-request-id")
         return given if given is not None and _REQUEST_ID.fullmatch(given) else None
 
     def new_id(self) -> bytes:
-        """An id for a call that has none."""
+        """Return an id for a call that has none."""
         return b"%b%x" % (self._id_prefix, next(self._ids))
 
     def log_call(self, scope: Scope, status: int, size: int, request_id: bytes, seconds: float) -> None:
-        """Log a call that ended, and the bytes of its answer's body."""
+        """Log a call that ended; `size` is the bytes of its answer's body."""
         client = scope.get("client")
         fields = {
             "request_id": request_id.decode(),
@@ -240,7 +241,7 @@ class HttpApp:
 
 
 def _may_be_long(call: Call) -> bool:
-    """Whether the body of a call that is refused unread may be too long to be read to its end."""
+    """Return whether the unread body of a refused call may be too long to be read to its end."""
     return b"transfer-encoding" in call.headers or len(call.headers.get(b"content-length", b"")) > len("65536")
 
 
@@ -251,8 +252,8 @@ async def _no_others() -> dict[str, list[Family]]:
 async def _send_and_discard(start: dict[str, object], reply: Reply, receive: Receive, send: Send) -> None:
     """Answer a call whose body was not read, and close its connection.
 
-    A connection that is closed while the caller still sends is reset, and the answer may be lost with it. So
-    the rest of the body is thrown away, for a while, before the connection is closed.
+    If a connection is closed while the caller still sends, it is reset, and the answer may be lost. So the rest
+    of the body is read and thrown away, for a while, before the connection is closed.
     """
     start["headers"] = [*start["headers"], _CLOSE]  # type: ignore[misc]
     await send(start)

@@ -3,12 +3,12 @@
 Place on the data path: beside `json_bodies`, for callers with many rows. The body is an Arrow IPC stream
 with a column for each key and each field of context, and optionally `at` in milliseconds UTC.
 
-Invariant: what a body claims is checked before it is believed. Rows are counted from the messages' own
-heads, since a column of nulls may claim any number of them in no bytes. Compressed buffers are refused,
+Invariant: what a body claims is checked before it is used. Rows are counted from the messages' own
+heads, since a column of nulls may claim any number of rows in no bytes. Compressed buffers are refused,
 since a few bytes may claim to be gigabytes. Offsets within columns are validated before they are followed.
 
-Source: the layout of a message is that of Arrow's `Message.fbs`, a FlatBuffer whose offsets pyarrow has
-verified when it gives the message out.
+Source: a message is laid out as in Arrow's `Message.fbs`, a FlatBuffer. pyarrow has verified its offsets
+before it returns the message.
 """
 
 import struct
@@ -23,16 +23,16 @@ from millpond.serving.http.limits import Limits
 from millpond.serving.messages import FetchRequest, Target
 
 TIME_COLUMN = "at"
-"""The column with the time of each row, which may be left out."""
+"""The optional column with the time of each row."""
 
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def read_table(body: bytes, target: Target, limits: Limits) -> pa.Table:
-    """Read a body into a table whose columns have the declared types, in the declared order.
+    """Parse a body into a table whose columns have the declared types, in the declared order.
 
     Raises:
-        DataError: the body is no Arrow stream, has too many rows or compressed ones, or a column is missing,
+        DataError: the body is not an Arrow stream, has too many rows, is compressed, or a column is missing,
             unknown or of another type.
     """
     buffer = pa.py_buffer(body)
@@ -48,7 +48,7 @@ def read_table(body: bytes, target: Target, limits: Limits) -> pa.Table:
 
 
 def requests_of(table: pa.Table, target: Target, features: tuple[str, ...] | None) -> list[FetchRequest]:
-    """The rows of a table as requests, for an answer in JSON."""
+    """Return the rows of a table as requests, for an answer in JSON."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     keys = [
         dict(zip(target.keys, row, strict=True)) for row in zip(*(columns[name] for name in target.keys), strict=True)
@@ -63,7 +63,7 @@ def requests_of(table: pa.Table, target: Target, features: tuple[str, ...] | Non
 
 
 def table_of(requests: Sequence[FetchRequest], target: Target) -> pa.Table:
-    """Requests as a table, for an answer in Arrow. Columns of context or time that none has are left out."""
+    """Return requests as a table, for an answer in Arrow. Columns of context or time without a value are left out."""
     columns: dict[str, list[Any]] = {name: [request.keys[name] for request in requests] for name in target.keys}
     for name in target.context:
         if any(request.context and name in request.context for request in requests):
@@ -103,7 +103,7 @@ def _as_declared(table: pa.Table, target: Target) -> pa.Table:
 
 
 def _converted(name: str, column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """The column in the declared type, where that changes no value; `DataError` otherwise."""
+    """Return the column in the declared type; raise `DataError` if the conversion would change a value."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type.equals(wanted):
@@ -143,7 +143,7 @@ def _check_messages(buffer: pa.Buffer, limits: Limits) -> None:
 
 
 def _batches(buffer: pa.Buffer) -> Iterator[tuple[int, int, bool]]:
-    """Of each batch in the stream: its kind, the rows it claims, and whether its buffers are compressed."""
+    """Yield for each batch in the stream its kind, the rows it claims, and whether its buffers are compressed."""
     for message in pa.ipc.MessageReader.open_stream(buffer):
         data = message.metadata.to_pybytes()
         root = struct.unpack_from("<I", data, 0)[0]
@@ -162,7 +162,7 @@ def _batches(buffer: pa.Buffer) -> Iterator[tuple[int, int, bool]]:
 
 
 def _field(data: bytes, table: int, slot: int) -> int | None:
-    """Where a field of a FlatBuffer's table lies; None if the table has not set it."""
+    """Return where a field of a FlatBuffer's table lies; None if the table does not set it."""
     directory = table - struct.unpack_from("<i", data, table)[0]
     place = 4 + 2 * slot
     if place >= struct.unpack_from("<H", data, directory)[0]:

@@ -1,4 +1,4 @@
-"""The words that the parts of the service share: what a call is, what a reply is, what a path does."""
+"""Types that the parts of the service share: a call, a reply, a route."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ _RETRY_AFTER: Header = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
 
 
 class Call(msgspec.Struct):
-    """What a route may need of a call.
+    """A call as a route sees it.
 
     Names of headers are in lower case. `is_reading` is set while the body is awaited.
     """
@@ -34,7 +34,7 @@ class Call(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """An answer: its status, its headers beside those that every answer has, its body."""
+    """An answer: its status, its body, and its headers beside those that every answer has."""
 
     status: int
     headers: list[Header]
@@ -48,13 +48,13 @@ class Route(msgspec.Struct, frozen=True):
     """What one path does, by method.
 
     Attributes:
-        label: what metrics and the log call it.
+        label: its name in metrics and the log.
         handlers: by method; HEAD is answered as GET.
-        needs_key: whether a caller must send an API key, if there are any.
-        takes: tells of the headers of a POST whether `now` may be asked.
-        now: gives the body of the answer to the whole body of such a POST, or None if that takes waiting or is a
-            failure.
-        now_headers: of such an answer, beside those that every answer has.
+        needs_key: whether a caller must send an API key, if the service has any.
+        takes: takes the headers of a POST; returns whether `now` may be called.
+        now: takes the whole body of such a POST; returns the body of the answer, or None if that must wait or
+            fails.
+        now_headers: the headers of such an answer, beside those that every answer has.
     """
 
     label: str

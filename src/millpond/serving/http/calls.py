@@ -1,8 +1,8 @@
-"""The calls that a process is answering: how many, and which of them have taken too long.
+"""The calls that a process is answering: how many there are, and which have taken too long.
 
 Invariant: a call ends by its deadline, whatever it waits for. Trade-off: a timer per call costs more than
-the rest of its bookkeeping. Instead one timer looks at all calls eight times within the time-out, so a
-call may take an eighth longer.
+the rest of its bookkeeping. So one timer checks all calls eight times per time-out, and a call may take an
+eighth longer.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _LOOKS_PER_TIMEOUT = 8
 class Calls:
     """The tasks that answer calls; for one event loop.
 
-    `expired` holds the tasks that were cancelled because their time was over.
+    `expired` holds the tasks that were cancelled at their deadline.
     """
 
     def __init__(self, timeout_ms: int, clock: Callable[[], int]) -> None:
@@ -28,19 +28,19 @@ class Calls:
         return len(self._deadlines)
 
     def begin(self, task: asyncio.Task[object]) -> None:
-        """Watch a call from now on."""
+        """Begin to watch a call."""
         self._deadlines[task] = self._clock() + self._timeout_ms
         if self._timer is None:
             self._arm()
 
     def end(self, task: asyncio.Task[object]) -> None:
-        """Watch a call no more."""
+        """Stop watching a call."""
         self._deadlines.pop(task, None)
         if self.expired:
             self.expired.discard(task)
 
     def look(self) -> None:
-        """Cancel the calls whose time is over."""
+        """Cancel the calls whose deadline has passed."""
         now_ms = self._clock()
         for task, deadline in self._deadlines.items():
             if deadline <= now_ms and task not in self.expired:

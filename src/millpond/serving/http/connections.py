@@ -1,15 +1,16 @@
 """Connections: how many there may be, and how long one may do nothing.
 
-Place on the data path: between uvicorn's HTTP protocol and the application. uvicorn parses and writes;
-what is added here is what it leaves open: callers who connect and send nothing, send the head of a call
+Place on the data path: between uvicorn's HTTP protocol and the application. uvicorn parses and writes. This
+module adds what uvicorn lacks: limits for callers who connect and send nothing, send the head of a call
 byte by byte, or do not read their answer.
 
-Invariant: however many connections are opened, at most `max_connections` stay, or fewer where files do not
-suffice (`open_files`). A new one is let in as long as there is one that the service does not work for: a
-caller who sends slowly, or nothing, keeps nobody out. A connection moves on within its limit or is closed.
+Invariant: however many connections are opened, at most `max_connections` stay, or fewer if the process may not
+open enough files (`open_files`). A new connection is let in as long as there is one that the service is not
+working for. So a caller who sends slowly, or nothing, keeps nobody out. A connection changes its phase within
+the limit, or is closed.
 
-Idea: a connection does nothing for this in a call. Once a second all of them are looked at: one whose
-phase did not change since the last look has been in it for so long.
+Idea: a connection does nothing for this in a call. Once a second all connections are checked. If the phase of one
+did not change since the last check, it has been in it for that long.
 
 | phase   | until                          | limit                             |
 |---------|--------------------------------|-----------------------------------|
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
 LOOK_SECONDS = 1.0
-"""How often the connections are looked at."""
+"""Seconds between two checks of the connections."""
 
 Phase = Literal["opening", "sending", "calling", "idle"]
 
 _CLOSED_AT_ONCE = 20
-"""At the limit, a twentieth of the connections is closed: the look for the oldest is paid once for many."""
+"""At the limit, a twentieth of the connections is closed: so one search for the oldest frees room for many."""
 
 log = logging.getLogger("millpond.serving")
 
@@ -47,7 +48,7 @@ class Connections:
     Args:
         limits: how long a connection may do nothing.
         clock: monotonic milliseconds.
-        most: how many connections there may be.
+        most: how many connections there may be at once.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], int], most: int) -> None:
@@ -65,7 +66,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: Any) -> bool:
-        """Take a new connection in, at the price of those that were idle longest; False if there is no place."""
+        """Take a new connection in, and close those idle longest if there is no room; False if there still is none."""
         if len(self._open) >= self.most:
             self._close_idle()
         if len(self._open) >= self.most:
@@ -88,14 +89,14 @@ class Connections:
                 self._end(connection, phase)
 
     async def watch(self) -> None:
-        """Look at the connections again and again."""
+        """Check the connections once per `LOOK_SECONDS`."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def _end(self, connection: Any, phase: Phase) -> None:
         if phase in ("sending", "calling"):
-            # It does not read its answer: closing would wait for that.
+            # The caller may not be reading the answer: closing would wait for that.
             connection.transport.abort()
         else:
             connection.transport.close()
@@ -117,7 +118,7 @@ class Connections:
 
 
 def _phase(connection: Any) -> tuple[Phase, object]:
-    """The phase of a connection, and the call that it belongs to."""
+    """Return the phase of a connection, and the call that the phase belongs to."""
     cycle = connection.cycle
     if cycle is None:
         return "opening", None
@@ -127,7 +128,7 @@ def _phase(connection: Any) -> tuple[Phase, object]:
 
 
 def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol for HTTP, which reports to `connections` and bounds the head of a call.
+    """Return a subclass of uvicorn's HTTP protocol that reports to `connections` and bounds the head of a call.
 
     httptools parses if it is installed, h11 otherwise.
     """
@@ -163,7 +164,7 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
                 self._head_bytes = 0
 
         def eof_received(self) -> bool:
-            # A caller who has sent all it will send may still read: the answer to a whole call is given first.
+            # A caller who has finished sending may still read: a whole call is answered before the connection ends.
             cycle = self.cycle
             if cycle is None or cycle.response_complete or cycle.more_body:
                 return False
@@ -188,6 +189,6 @@ def protocol_class(connections: Connections, limits: Limits) -> type[asyncio.Pro
 
 
 def close_all(server: "Server") -> None:
-    """Cut every connection of a server that must end now."""
+    """Abort every connection of a server that must end at once."""
     for connection in list(server.server_state.connections):
         connection.transport.abort()

@@ -1,12 +1,12 @@
-"""The end of a serving process whose store holds on to a thread.
+"""Ends a serving process whose store blocks a thread.
 
-Place on the data path: beside the server; for a process that does nothing but serve.
+Place on the data path: beside the server; for a process that only serves.
 
-A call to a store that hangs runs on a thread which nothing can stop, and Python waits for its threads when
-it ends. So the one who told the process to stop would wait as long as the store hangs. Once calls had their
-time to end, the process is ended without that wait.
+A call to a store that hangs runs on a thread that nothing can stop, and Python waits for its threads when
+it exits. So whoever told the process to stop would wait as long as the store hangs. Once the calls have had
+their time to end, this module ends the process without that wait.
 
-Trade-off: what the answer log has not written by then is lost. The store itself is as safe as after a kill.
+Trade-off: answers that the answer log has not written by then are lost. The store itself is as safe as after a kill.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("millpond.serving")
 
 
 def end_within(drain_ms: int, *, end: Callable[[int], object] = os._exit) -> None:
-    """Begin to wait, on a thread that holds nothing up, and end the process with code 1 if it is still there."""
+    """Start a daemon thread that ends the process with code 1 if it still runs after drain time and grace."""
     thread = threading.Timer(drain_ms / 1_000 + GRACE_SECONDS, _end, (drain_ms, end))
     thread.daemon = True
     thread.start()

@@ -1,10 +1,10 @@
 """The route of one GroupBy or Join: a body in, the features out.
 
-Place on the data path: the one that every prediction takes. All that can be known before a call is
-prepared: the decoder of the body, the answer's headers, the description of the target.
+Place on the data path: every prediction takes this route. What is known before a call is prepared once: the
+decoder of the body, the answer's headers, the description of the target.
 
-Idea: a fetch runs on the loop's own thread as far as the store lets it. A call of many requests is
-answered in slices, so that other calls get their turn in between. Tables go to a thread, for Arrow works
+Idea: a fetch runs on the event loop's own thread as far as the store allows. A call of many requests is
+answered in slices, so that other calls get their turn in between. Tables go to a thread, because Arrow works
 without the interpreter's lock.
 """
 
@@ -24,10 +24,10 @@ from millpond.serving.messages import FetchRequest, FetchResponse, Target
 from millpond.serving.served import Served
 
 SLICE = 100
-"""How many requests of one call are answered before others get their turn."""
+"""How many requests of one call are answered before other calls get their turn."""
 
 DEFINITION_HEADER = b"millpond-definition"
-"""Names the definition that answered, so that a client notices when it changed."""
+"""The header with the hash of the definition that answered, so that a client notices a change."""
 
 Format = Literal["json", "arrow"]
 
@@ -56,7 +56,7 @@ class FetchRoute:
         """Answer one fetch.
 
         Raises:
-            RefusedError: the call is wrong, or there are too many.
+            RefusedError: the call is wrong, or too many fetches are running.
             MillpondError: as the fetcher raises.
         """
         headers = call.headers
@@ -86,12 +86,12 @@ class FetchRoute:
             self._in_flight.leave()
 
     def takes(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Tell whether a call with these headers may be answered by `now`: JSON in and out, as it is."""
+        """Return whether a call with these headers may be answered by `now`: JSON in and out, not compressed."""
         is_json = headers.get(b"content-type", _JSON) == _JSON and headers.get(b"accept", _JSON) in (_JSON, b"*/*")
         return is_json and b"content-encoding" not in headers
 
     def now(self, body: bytes) -> bytes | None:
-        """Give the body of an answer in JSON at once; None if that takes waiting, or the call is to be refused.
+        """Return the body of an answer in JSON at once; None if that must wait, or the call must be refused.
 
         Raises:
             MillpondError: as the fetcher raises.
@@ -112,7 +112,7 @@ class FetchRoute:
         return responses
 
     async def _other(self, call: Call, body: bytes, sent: Format, wanted: Format) -> Reply:
-        """Answer where one side at least is Arrow."""
+        """Answer a call of which the body, the answer or both are Arrow."""
         from millpond.serving.http import arrow_bodies
 
         target = self._target
@@ -132,7 +132,7 @@ class FetchRoute:
         return Reply(200, self._arrow_headers, arrow_bodies.write_table(answer))
 
     def _features_named(self, call: Call) -> tuple[str, ...] | None:
-        """The features that the query string names: an Arrow body has no place for them."""
+        """Return the features that the query string names; an Arrow body has no place for them."""
         query: bytes = call.scope.get("query_string", b"")
         if not query:
             return None
@@ -162,7 +162,7 @@ def _format_sent(content_type: bytes) -> Format:
 
 
 def _format_wanted(accept: bytes) -> Format:
-    """The first of the formats that a caller accepts which the service has."""
+    """Return the first format that the caller accepts and the service has."""
     for choice in accept.lower().split(b","):
         kind, *parameters = [part.strip() for part in choice.split(b";")]
         found = _ACCEPTED.get(kind)

@@ -1,7 +1,7 @@
-"""What a fetcher counts, by the names of the vocabulary.
+"""The counts of a fetcher, under their metric names.
 
-Place on the data path: beside it, for `/metrics`. A fetcher's statistics are fields of its own; the tables below say
-which metric each of them is, and with which labels. A test checks that none is left out.
+Place on the data path: beside it, for `/metrics`. The tables below map each field of a fetcher's statistics to a
+metric and its labels. A test checks that none is left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +60,7 @@ FRESHNESS: Table = (
 
 
 def fetcher_families(stats: msgspec.Struct) -> list[Family]:
-    """Give what a fetcher counted; a field that the tables do not have is left out, as is one without a value."""
+    """Return the counts of a fetcher; fields that the tables lack and fields without a value are left out."""
     counted: Mapping[str, Any] = msgspec.to_builtins(stats)
     samples: dict[str, list[Sample]] = {}
     for name, sample in _samples(counted):
@@ -71,7 +71,7 @@ def fetcher_families(stats: msgspec.Struct) -> list[Family]:
 def _samples(counted: Mapping[str, Any]) -> Iterator[tuple[str, Sample]]:
     yield from _of_table(SUMS, counted, {})
     for cache, numbers in counted.get("caches", {}).items():
-        # `loads` counts those that failed, too.
+        # `loads` counts failed loads too.
         loads = numbers.get("loads", 0) - numbers.get("load_failures", 0)
         yield from _of_table(CACHES, {**numbers, "loads": loads}, {"cache": cache})
     for group_by, ages in counted.get("freshness", {}).items():

@@ -1,21 +1,21 @@
-"""Calls over httptools: uvicorn's protocol, with less done for each call.
+"""Uvicorn's protocol over httptools, with less work per call.
 
-Place on the data path: between the connection and the application, where httptools is installed. uvicorn
-still parses, pipelines and controls the flow. What is replaced is what it does once for each call:
+Place on the data path: between the connection and the application, if httptools is installed. uvicorn
+still parses, pipelines and controls the flow. What it does once per call is replaced:
 
 - The head of an answer waits for its body, and both are one write. Two writes would be two system calls
   and two packets, and would wake the caller twice, the first time for nothing.
 - A whole call that the application answers without waiting (`whole_calls`) is answered where it was parsed, without
-  a scope, a cycle and a task: one for each time that bytes come in, so that others get their turn.
-- A call whose head came before on its connection, as those of a program do, is not parsed again: of the same bytes
-  the parser makes the same.
+  a scope, a cycle and a task. This is done once per arrival of bytes, so that other connections get their turn.
+- A head that the connection has seen before, byte for byte, is not parsed again: the result would be the same. The
+  calls of a program usually have such heads.
 - No timer is set and cancelled: `connections` closes idle connections.
-- No more is read from a caller who sends calls ahead until all that came are answered.
-- Names and values of headers are not searched for line ends: all of them are the service's own, but for
+- Reading stops while calls that a caller sent ahead are waiting for their answers.
+- Names and values of headers are not searched for line ends: all of them are the service's own, except
   the request id, which the application checks.
 
-Invariant: what is written is what uvicorn would have written, in the same order. An answer in several
-parts, an answer to HEAD, and one that the connection cannot take at once are left to uvicorn.
+Invariant: what is written is what uvicorn would have written, in the same order. uvicorn itself writes an answer in
+several parts, an answer to HEAD, and one that the connection cannot take at once.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from millpond.serving.http.whole_calls import WholeCall, WholeCalls
 
 _HEAD_END = b"\r\n\r\n"
 _MOST_HEADS = 8
-"""How many heads a connection remembers: those of a program differ in the length of the body alone."""
+"""How many heads a connection remembers: the heads of one program differ only in the length of the body."""
 
 _MOST_HEAD_BYTES = 1_024
-"""The longest of them: there may be thousands of connections."""
+"""The longest head that is remembered: there may be thousands of connections."""
 
 
 class WholeAnswerCycle(RequestResponseCycle):
-    """One call, whose answer is written whole if it is given whole."""
+    """One call; its answer is written in one piece if it is sent as one."""
 
     _start: Any = None
 
     async def receive(self) -> Any:
-        """Give the body at once if all of it is there, without asking for more."""
+        """Return the body without waiting if it has fully arrived."""
         if self.more_body or self.waiting_for_100_continue or not self.message_event.is_set():
             return await super().receive()
         if self.disconnected or self.response_complete:
@@ -71,7 +71,7 @@ class WholeAnswerCycle(RequestResponseCycle):
         await super().send(message)
 
     def write_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Write head and body at once, and end the call."""
+        """Write head and body in one piece, and end the call."""
         self.response_started = self.response_complete = True
         parts = [STATUS_LINE[status]]
         for name, value in headers:
@@ -86,12 +86,12 @@ class WholeAnswerCycle(RequestResponseCycle):
 
 
 class Answered:
-    """A call that was answered whole: what uvicorn and `connections` look at of the latest call of a connection."""
+    """A call that was answered whole, with the attributes that uvicorn and `connections` read of the latest call."""
 
     __slots__ = ()
     response_complete = True
     message_event = asyncio.Event()
-    """For nobody: uvicorn sets it when a connection is lost."""
+    """Nobody waits for it; uvicorn sets it when a connection is lost."""
 
 
 class HttpToolsCalls(HttpToolsProtocol):
@@ -100,18 +100,18 @@ class HttpToolsCalls(HttpToolsProtocol):
     _unstarted: WholeAnswerCycle | None = None
     _may_answer_now = False
     _whole_call: WholeCall | None = None
-    """What answers the call of which the head was parsed, if it turns out to be whole; `_body` is what came of it."""
+    """The function that answers the present call if it turns out to be whole; `_body` is what came of its body."""
 
     _body = b""
     _whole_calls: Mapping[bytes, WholeCalls] = {}
     _has_whole_calls = True
-    """Whether all that came in were whole calls, so that the parser is between two of them."""
+    """Whether the bytes so far were whole calls, so that the parser is between two calls."""
 
     _tried: tuple[WholeCall, bytes] | None = None
-    """What was asked to answer a call of the bytes that came in, and the body of that call."""
+    """The function that was called to answer the bytes that came in, and the body it was given."""
 
     _heads: dict[bytes, tuple[int, WholeCall]]
-    """The latest heads of whole calls, each with the bytes of its body and what answers calls with that head."""
+    """The latest heads of whole calls; for each the length of the body and the function that answers such calls."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -120,7 +120,7 @@ class HttpToolsCalls(HttpToolsProtocol):
         self._heads = {}
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came in, and start the call of which the body is not whole yet."""
+        """Parse what came in, and start a call whose body is not whole yet."""
         had_whole_calls = self._has_whole_calls
         if had_whole_calls and self._heads and self._answer_alike(data):
             return
@@ -136,7 +136,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             self._note(data, *self._tried)
 
     def _answer_alike(self, data: bytes) -> bool:
-        """Answer a call whose head came before, byte for byte: parsing it again gives the same."""
+        """Answer a call whose head is known byte for byte, without parsing it."""
         end = data.find(_HEAD_END)
         known = self._heads.get(data[:end])
         if known is None or not self.cycle.response_complete or self.flow.write_paused or self.transport.is_closing():
@@ -149,7 +149,7 @@ class HttpToolsCalls(HttpToolsProtocol):
         return whole is not None
 
     def _note(self, data: bytes, call: WholeCall, body: bytes) -> None:
-        """Note the head of a call if it and its body are all that came in."""
+        """Remember the head of a call if the data is exactly this head and body."""
         head, _, rest = data.partition(_HEAD_END)
         if rest != body:
             return
@@ -172,7 +172,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             self._body += body
 
     def on_message_complete(self) -> None:
-        """Answer the call at once if that takes no waiting, else start it."""
+        """Answer the call at once if that needs no waiting; else start it."""
         call = self._whole_call
         if call is not None:
             self._may_answer_now = False
@@ -203,7 +203,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             self._begin()
 
     def _is_simple(self) -> bool:
-        """Tell whether an answer to this call could be written now, and nothing else is to be done for it."""
+        """Return whether an answer to this call could be written at once, and the call needs nothing else."""
         parser, former = self.parser, self.cycle
         return (
             (former is None or former.response_complete)
@@ -214,14 +214,14 @@ class HttpToolsCalls(HttpToolsProtocol):
         )
 
     def _begin_after_all(self) -> None:
-        """Begin a call that was not whole, or not to be answered whole."""
+        """Begin a call that turned out not to be whole, or that the application must answer."""
         self._whole_call = None
         self._begin()
         if self._body:
             super().on_body(self._body)
 
     def _begin(self) -> None:
-        """Start the application, or let the call wait for the one before it."""
+        """Start the application, or queue the call behind the one before it."""
         version = self.parser.get_http_version()
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
@@ -260,7 +260,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))
 
     def on_response_complete(self) -> None:
-        """Go on with the next call that waits."""
+        """Continue with the next call that waits."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return

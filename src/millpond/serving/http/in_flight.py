@@ -1,4 +1,4 @@
-"""How many fetches run at once in a process."""
+"""The limit on fetches that run at once in a process."""
 
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.problems import RefusedError
@@ -7,7 +7,7 @@ from millpond.serving.http.problems import RefusedError
 class InFlight:
     """Counts the fetches that run, and refuses those beyond the limit; for one event loop.
 
-    A call counts from the end of its body to its answer, so slow senders and readers take no place.
+    A call counts from the end of its body to its answer, so slow senders and readers do not count.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -1,16 +1,17 @@
 """The JSON of a fetch: its body read into requests, its responses written.
 
 Place on the data path: between the bytes of a call and the fetcher. A target has one decoder, prepared
-with the types of its keys and context, so a key of a wrong type is refused while it is read, with its
+with the types of its keys and context. So a key of a wrong type is refused while it is read, with its
 place in the body, and a date arrives as a date.
 
-Invariant: nothing is taken silently. A name that appears twice, or that the target does not have, is
-refused; and a value that JSON has no word for is left out of an answer and named, never turned into null.
+Invariant: no input is silently ignored, and no value silently changed. A name that appears twice, or that the
+target does not have, is refused. A value that JSON cannot express is left out of an answer and named, never turned
+into null.
 
-Idea: a decoder that builds typed objects drops what it does not know and keeps the last of two equal
+Idea: a decoder that builds typed objects drops names it does not know and keeps the last of two equal
 names. Each member of an object has one colon outside of strings. So if a body has as many colons as the
-decoded requests have members, it had no other members. Only where it has more (colons within strings, as
-in a timestamp, or too many members) is it read again by a parser that reports every pair.
+decoded requests have members, it had no other members. Only if it has more (colons within strings, as
+in a timestamp, or too many members) is it read again, by a parser that reports every pair.
 """
 
 import json
@@ -33,7 +34,7 @@ R = TypeVar("R")
 F = TypeVar("F")
 
 MAX_TIME_MS = 1 << 53
-"""The times that may be asked for, before and after 1970: what every store and every JSON reader holds exactly."""
+"""The farthest time before and after 1970 that may be asked for: every store and JSON reader holds it exactly."""
 
 _Time = Annotated[int, msgspec.Meta(ge=-MAX_TIME_MS, le=MAX_TIME_MS, description="Milliseconds since 1970, UTC.")]
 
@@ -41,7 +42,7 @@ _EXPECTED = '{"requests": [{"keys": {"name": value}, "at": milliseconds}]}'
 
 
 class FetchItem(msgspec.Struct, Generic[K, C], forbid_unknown_fields=True):
-    """One request in the body of a fetch. Without a time it asks for now."""
+    """One request in the body of a fetch. Without a time it means now."""
 
     keys: K
     at: _Time | UnsetType | None = UNSET
@@ -49,7 +50,7 @@ class FetchItem(msgspec.Struct, Generic[K, C], forbid_unknown_fields=True):
 
 
 class FetchBody(msgspec.Struct, Generic[R, F], forbid_unknown_fields=True):
-    """The body of a fetch. Without features it asks for all."""
+    """The body of a fetch. Without features it asks for all of them."""
 
     requests: R
     features: F | UnsetType | None = UNSET
@@ -77,10 +78,10 @@ class JsonFetch:
         self._decode = msgspec.json.Decoder(self.body_type).decode
 
     def read(self, body: bytes) -> list[FetchRequest]:
-        """Give the requests of a body.
+        """Return the requests of a body.
 
         Raises:
-            DataError: the body is not JSON, or not what a fetch of this target takes; with the place.
+            DataError: the body is not JSON, or not a fetch of this target; the error names the place.
         """
         try:
             call = self._decode(body)
@@ -108,7 +109,7 @@ class JsonFetch:
         return requests
 
     def _read_strictly(self, body: bytes) -> None:
-        """Refuse names that appear twice, and names of keys and context that the target does not have."""
+        """Raise if names appear twice, or keys or context have names that the target does not have."""
         try:
             call = json.loads(body, object_pairs_hook=_without_doubles)
         except (ValueError, RecursionError) as error:
@@ -128,7 +129,7 @@ class JsonFetch:
 
 
 def body_type(target: Target, limits: Limits) -> Any:
-    """The type of the body of a fetch, as its decoder and the OpenAPI document need it."""
+    """Return the type of the body of a fetch, for its decoder and the OpenAPI document."""
     keys = given_values(f"{target.name}_keys", target.keys, all_of_them=True)
     context = given_values(f"{target.name}_context", target.context, all_of_them=False)
     items = Annotated[list[FetchItem[keys, context]], msgspec.Meta(max_length=limits.max_requests)]  # type: ignore[valid-type]
@@ -137,7 +138,7 @@ def body_type(target: Target, limits: Limits) -> Any:
 
 
 def write_results(responses: Sequence[FetchResponse]) -> bytes:
-    """Write the responses; a value that is infinite or not a number is left out and named."""
+    """Encode the responses; a value that is infinite or not a number is left out and named."""
     for response in responses:
         for value in response.features.values():
             kind = type(value)

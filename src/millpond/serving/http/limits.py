@@ -1,7 +1,7 @@
-"""What one caller may ask of the service, and how long.
+"""Limits on one caller of the service: sizes, counts and times.
 
 Place on the data path: read by the app, the connections and the server. Invariant: each limit is checked
-before the work it bounds, so that a request beyond it costs no more than its refusal.
+before the work that it bounds, so a request beyond it costs no more than its refusal.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_requests: how many requests a call may carry, or rows of an Arrow table; beyond it 400.
         max_features: how many features a call may name; beyond it 400.
         max_in_flight: how many fetches run at once; beyond it 429.
-        max_connections: how many connections are open. One more closes those that were idle longest.
+        max_connections: how many connections may be open. One more closes those that were idle longest.
         timeout_ms: how long a call may take; beyond it 503, or 408 if its body did not come in time.
         head_timeout_ms: how long a new connection may take to send the head of its first call.
         idle_timeout_ms: how long a connection may stay open between two calls.

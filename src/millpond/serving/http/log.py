@@ -1,6 +1,6 @@
-"""The log as one JSON object a line, for whatever collects it.
+"""The log as JSON, one object per line, for log collectors.
 
-Place on the data path: beside it; `millpond serve` sets it up, a program that embeds the app has its own
+Place on the data path: beside it. `millpond serve` sets it up; a program that embeds the app has its own
 logging. A record's `fields` (given as `extra={"fields": {...}}`) stand beside its time, level and message.
 """
 
@@ -22,7 +22,7 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line of a record, without its end."""
+        """Return a record as one line, without a line end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname,
@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json(stream: TextIO = sys.stderr) -> None:
-    """Write what Millpond logs, from level INFO on, to a stream as JSON lines."""
+    """Write Millpond's log, from level INFO up, to a stream as JSON lines."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("millpond")

@@ -1,9 +1,9 @@
-"""What the service counts of its calls.
+"""Counts and durations of the service's calls.
 
 Place on the data path: beside it. A call adds to one bucket and one sum. Names, labels and text are made only when
 `/metrics` is asked for.
 
-Invariant: labels are bounded. A path is that of a route and never what a caller wrote.
+Invariant: labels are bounded. A path label is the path of a route, never text that a caller wrote.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST"})
 
 
 class CallMeasures:
-    """Counts and durations of the calls of one process; for one thread. Methods that no route has are counted as one.
+    """Counts and durations of the calls of one process; for one thread. Methods that no route has count as "other".
 
     >>> from millpond.metrics.families import prometheus_text
     >>> measures = CallMeasures()
@@ -40,7 +40,7 @@ class CallMeasures:
         counted[-1] += seconds
 
     def families(self, *, in_flight: int, connections: int) -> list[Family]:
-        """All that was counted, and how much is open now."""
+        """Return all that was counted, and how many calls and connections are open at present."""
         requests, by_path = [], dict[str, list[float]]()
         for (path, method, status), counted in sorted(self._calls.items()):
             labels = {"path": path, "method": method, "status": str(status)}

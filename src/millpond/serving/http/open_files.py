@@ -1,8 +1,8 @@
-"""How many connections the files allow that a process may open.
+"""The number of connections, bounded by the files that the process may open.
 
-Place on the data path: beside the server, when it starts. A connection is an open file. Where they run out,
-accepting fails: asyncio logs a traceback for each attempt and stops to listen for a second, and libuv
-closes new connections without a word. So there are never as many connections as that.
+Place on the data path: beside the server, when it starts. A connection is an open file. If files run out,
+accepting fails: asyncio logs a traceback for each attempt and stops listening for a second, and libuv
+closes new connections silently. So the number of connections stays below that.
 
 Invariant: below the limit there is room for a burst of connections that were accepted and not yet admitted,
 and for the files that the rest of the process opens meanwhile.
@@ -27,7 +27,7 @@ log = logging.getLogger("millpond.serving")
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the number of files this process may open, as far as the system lets it, for so many connections."""
+    """Raise this process's limit on open files, as far as the system allows, to fit the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _open_files() + _SPARE_FILES
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -36,7 +36,7 @@ def allow_open_files(connections: int) -> None:
 
 
 def connections_allowed(wanted: int) -> int:
-    """Give how many connections there may be: those wanted, or fewer where files do not suffice; that is logged.
+    """Return how many connections there may be: those wanted, or fewer (which is logged) if files do not suffice.
 
     Raises:
         OptionError: the files do not suffice for a single one.
@@ -57,7 +57,7 @@ def connections_allowed(wanted: int) -> int:
 
 
 def report_refused_accepts(loop: AbstractEventLoop) -> None:
-    """Have the loop log one line, and no traceback, where it cannot accept a connection."""
+    """Make the loop log one line, and no traceback, when it cannot accept a connection."""
 
     def report(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -70,4 +70,4 @@ def report_refused_accepts(loop: AbstractEventLoop) -> None:
 
 
 def _open_files() -> int:
-    return len(os.listdir(_FDS))  # noqa: PTH208 - names alone, no paths are made
+    return len(os.listdir(_FDS))  # noqa: PTH208 - only names are needed, no paths

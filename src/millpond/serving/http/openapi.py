@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the service, made from the types that its decoders use.
 
-Place on the data path: read by people, client generators and tests; no call depends on it. Invariant: a
-body that fits the document is taken by the decoder, and the other way round, because both come from
+Place on the data path: read by people, client generators and tests; no call depends on it. Invariant: the
+decoder takes exactly the bodies that fit the document, because both come from
 `json_bodies.body_type` and from the answers' own types.
 """
 
@@ -30,12 +30,12 @@ _BINARY = {"type": "string", "format": "binary"}
 
 
 def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bool) -> Json:
-    """The document for these GroupBys and Joins; `with_keys` if callers must send an API key.
+    """Return the document for these GroupBys and Joins; `with_keys` if callers must send an API key.
 
     >>> sorted(openapi_document([], Limits(), with_keys=False)["paths"])[:2]
     ['/health', '/metrics']
     """
-    # What reads metadata brings the email package with it.
+    # Importing importlib.metadata imports the email package too.
     from importlib.metadata import version
 
     targets = list(targets)
@@ -76,7 +76,7 @@ def openapi_document(targets: Iterable[Target], limits: Limits, *, with_keys: bo
 
 
 class _Operations:
-    """Writes operations, with or without the need of a key."""
+    """Makes operations of the document; `with_keys` if the service needs API keys."""
 
     def __init__(self, *, with_keys: bool) -> None:
         self._with_keys = with_keys
@@ -106,7 +106,7 @@ class _Operations:
 
 
 def _add_numbers_to_decimals(schema: Any) -> None:
-    """Say that a decimal is also read from a number, which msgspec does and does not say."""
+    """Add that a decimal is also read from a number: msgspec does so, but its schema does not say it."""
     if isinstance(schema, dict):
         if schema.get("format") == "decimal":
             schema["type"] = ["string", "number"]

@@ -1,11 +1,11 @@
 """The paths of the web page: its files, and a JSON document for each view.
 
-Place on the data path: beside it. The files hold nothing of anybody's and are sent without an API key; the documents
+Place on the data path: beside it. The files hold no user data and are sent without an API key; the documents
 need one, as every answer with data does.
 
-The documents are made in the event loop that answers fetches, and with a thousand GroupBys that takes tens of
-milliseconds. So what took long is used for `_USED_FOR` times as long again: a page takes a tenth of the loop at most,
-whatever its interval.
+The documents are made in the event loop that answers fetches. With a thousand GroupBys that takes tens of
+milliseconds. So a document that took long is used again for `_USED_FOR` times as long. A page takes at most a
+tenth of the loop, whatever its refresh interval.
 """
 
 import time
@@ -34,7 +34,7 @@ _OLDEST_SECONDS = 1.0
 
 
 def page_routes(app: "HttpApp") -> dict[str, Route]:
-    """The routes of the page, by path."""
+    """Return the routes of the page, by path."""
     newest = NewestFamilies(app)
 
     async def overview(_call: Call) -> Reply:
@@ -71,12 +71,12 @@ def page_routes(app: "HttpApp") -> dict[str, Route]:
 
 
 class NewestFamilies:
-    """All that is counted; of all processes, if several share the port.
+    """All counts of this process, or of all processes if several share the port.
 
     Args:
         app: the service.
         clock: seconds, for the age of what was made.
-        spent: seconds that the processor worked.
+        spent: the processor seconds of this thread.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class NewestFamilies:
         self._families: list[Family] = []
 
     async def get(self) -> list[Family]:
-        """Those of this moment, or of a short while ago if they took long to make."""
+        """Return the present counts, or recent ones if they took long to make."""
         if self._clock() < self._until:
             return self._families
         began, app = self._spent(), self._app
@@ -126,7 +126,7 @@ def _sender(file: StaticFile) -> Handler:
 
 
 def _query(call: Call, *known: str) -> dict[str, str]:
-    """What the query string gives; an OptionError names what it may not have."""
+    """Return the parameters of the query string; raise `OptionError` for one that is not known."""
     text: bytes = call.scope.get("query_string", b"")
     given = {name: values[-1] for name, values in parse_qs(text.decode("latin-1"), keep_blank_values=True).items()}
     unknown = sorted(given.keys() - set(known))

@@ -1,7 +1,7 @@
 """The GroupBys and Joins of a fetcher as the page shows them: definition, plan, freshness, sizes.
 
-Place on the data path: beside it. Nothing here is read from the store: the page shows what the fetcher knows without
-waiting. Of a thousand GroupBys one answer has `SHOWN`; a filter finds the others.
+Place on the data path: beside it. Nothing is read from the store: the page shows what the fetcher knows without
+waiting. One answer has at most `SHOWN` targets; a filter finds the others.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from millpond.serving.served import Served
 from millpond.ui.views import Features, PartFreshness, TargetRow, TargetView
 
 SHOWN = 100
-"""How many GroupBys and Joins one answer has."""
+"""How many GroupBys and Joins one answer has at most."""
 
 _NO_BATCH = "No batch of {} is served. Run its upload; /ready says more."
 _AGES = ("batch_end_age_ms", "landing_age_ms", "closing_age_ms")
 
 
 def features_view(fetcher: Served, search: str = "", name: str | None = None) -> Features:
-    """Give those whose name contains a text, or the one of a name as a whole; none if there is none."""
+    """Return the targets whose name contains `search`, or all about the one named `name`; empty if there is none."""
     if name is not None:
         target = fetcher.targets.get(name)
         return Features() if target is None else Features(target=_target_view(fetcher, target))
@@ -34,7 +34,7 @@ def features_view(fetcher: Served, search: str = "", name: str | None = None) ->
 
 
 def _ages(fetcher: Served) -> Mapping[str, Mapping[str, Any]]:
-    """The freshness of each GroupBy, as the statistics have it."""
+    """Return the freshness of each GroupBy, from the statistics."""
     ages: Mapping[str, Mapping[str, Any]] = msgspec.to_builtins(fetcher.stats()).get("freshness", {})
     return ages
 

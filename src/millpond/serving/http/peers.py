@@ -3,8 +3,8 @@
 Place on the data path: beside it. A scrape of `/metrics` reaches one process, whichever takes the
 connection. That process asks the others over Unix sockets in a folder that only their user can read.
 
-Invariant: a process that does not answer within `PEER_SECONDS` is left out of the answer, and does not
-hold it up for longer.
+Invariant: a process that does not answer within `PEER_SECONDS` is left out of the answer and delays it no
+longer.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _FAMILIES = msgspec.json.Decoder(list[Family])
 
 
 class Peers:
-    """One process among its peers: tells its own counts to who connects, and asks for theirs.
+    """One process among its peers: sends its own counts to each that connects, and asks for theirs.
 
     Args:
         folder: where each process has a socket.
-        process: the number of this one.
-        families: gives its counts.
+        process: the number of this process.
+        families: returns its counts.
     """
 
     def __init__(self, folder: Path, process: str, families: Callable[[], list[Family]]) -> None:
@@ -36,12 +36,12 @@ class Peers:
         self._families = families
 
     async def listen(self) -> None:
-        """Answer the others from now on; in place of an earlier process of the same number."""
+        """Begin to answer the others, in place of an earlier process with the same number."""
         self._socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._tell, self._socket)
 
     async def others(self) -> dict[str, list[Family]]:
-        """The counts of the others, by their numbers."""
+        """Return the counts of the others, by the number of the process."""
         sockets = sorted(path for path in self._folder.glob("*.sock") if path != self._socket)
         answers = await asyncio.gather(*map(_ask, sockets))
         return {path.stem: answer for path, answer in zip(sockets, answers, strict=True) if answer is not None}

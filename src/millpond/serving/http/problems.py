@@ -1,8 +1,8 @@
-"""Every failure that the service answers with: its code, its status, and the error it is in Python.
+"""Every failure that the service answers with: its code, its status, and its error in Python.
 
 Place on the data path: used by the app to answer, by the clients to raise, and by the OpenAPI document.
-Invariant: a failure is `{"error": {"code", "message"}}`, and its status says what to do: 4xx change the
-call, 429 and 503 try again after `Retry-After` seconds, 500 call somebody.
+Invariant: a failure is `{"error": {"code", "message"}}`. Its status says what to do. 4xx: change the call. 429 and
+503: try again after `Retry-After` seconds. 500: report it to whoever runs the service.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from millpond.errors import (
 
 
 class Kind(NamedTuple):
-    """What a code stands for: the status, and the error that a client raises."""
+    """The meaning of a code: the status, and the error that a client raises."""
 
     status: int
     error: type[MillpondError]
@@ -48,7 +48,7 @@ KINDS: dict[str, Kind] = {
 """All codes."""
 
 RETRY_AFTER_SECONDS = 1
-"""What `Retry-After` says in every answer that may be tried again."""
+"""The value of `Retry-After` in every answer to a call that may be tried again."""
 
 RETRIED = frozenset({429, 503})
 """The statuses that come with `Retry-After`."""
@@ -60,7 +60,7 @@ _CODES: tuple[tuple[type[MillpondError], str], ...] = (
     (CorruptionError, "corrupt"),
     (MillpondError, "internal"),
 )
-"""The code of each kind of error that a fetcher raises; the first that fits."""
+"""The code of each kind of error that a fetcher raises; the first that fits is used."""
 
 
 class Problem(msgspec.Struct):
@@ -82,8 +82,8 @@ class RefusedError(Exception):
     Args:
         code: one of `KINDS`.
         message: what was expected, what was found, and how to mend it.
-        closing: whether there may be more of the body to come, for which the connection is closed.
-        headers: what the answer has beside the usual.
+        closing: whether more of the body may come, so that the connection must be closed.
+        headers: further headers of the answer.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RefusedError(Exception):
 
 
 def code_of(error: MillpondError) -> str:
-    """The code of what a fetcher raises.
+    """Return the code of an error that a fetcher raises.
 
     >>> code_of(DataError("key 'origin' is missing"))
     'bad_request'

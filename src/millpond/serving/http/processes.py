@@ -1,14 +1,14 @@
 """Several processes that answer on one port, and the parent that keeps them running.
 
-Place on the data path: above `server`. The parent binds the port and starts workers, each a new program
-that inherits the listening socket; so a worker has nothing of another's store, threads or locks. A
-connection that waits in the socket's queue is taken by any worker, also when one has just died.
+Place on the data path: above `server`. The parent binds the port and starts workers. Each is a new program
+that inherits the listening socket, so workers share no store, threads or locks. Any worker takes a connection
+from the socket's queue, also when another has just died.
 
-Invariant: workers never outlive their parent, nor a parent its workers. Each pair is joined by a socket:
-the worker sends one byte over it when it serves, and its end tells each that the other has gone.
+Invariant: workers do not outlive their parent, nor the parent its workers. A socket joins the parent to each
+worker. The worker sends one byte over it when it serves, and its end tells each side that the other is gone.
 
-Trade-off: who dies is replaced at once, but who dies early is replaced later each time, up to
-`MAX_DELAY_MS`: a worker that cannot start must not take the machine's time.
+Trade-off: a worker that dies is replaced at once. One that dies early is replaced later each time, up to
+`MAX_DELAY_MS`, so that a worker that cannot start does not use up the machine.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ log = logging.getLogger("millpond.serving")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a worker stands: its number, its inherited sockets, and the folder of its peers."""
+    """What a worker inherits: its number, its sockets (as descriptors), and the folder of its peers."""
 
     number: int
     listener: int
@@ -65,13 +65,13 @@ class _Worker(msgspec.Struct):
 
 
 def worker_place() -> Place | None:
-    """The place of this process if it was started as a worker; None otherwise."""
+    """Return the place of this process if it was started as a worker; None otherwise."""
     text = os.environ.get(_PLACE)
     return None if text is None else msgspec.json.decode(text, type=Place)
 
 
 def serve_as_worker(app: HttpApp, place: Place, *, tls: Tls | None = None) -> None:
-    """Serve on the inherited socket until the parent says stop, or is gone."""
+    """Serve on the inherited socket until the parent says stop or is gone."""
     listener = socket.socket(fileno=place.listener)
     parent = socket.socket(fileno=place.parent)
     app.process = str(place.number)
@@ -96,9 +96,9 @@ class Processes:
 
     Args:
         command: starts a worker, which calls `serve_as_worker` with its `worker_place`.
-        listener: the socket that all of them take connections from.
-        count: how many there are.
-        drain_ms: how long they may take to end.
+        listener: the socket from which all workers take connections.
+        count: the number of workers.
+        drain_ms: how long the workers may take to end.
         clock: monotonic milliseconds.
     """
 
@@ -204,7 +204,7 @@ class Processes:
         return max(0, min(self._due_ms.values()) - self._clock()) if self._due_ms else None
 
     def _stop(self, selector: selectors.BaseSelector) -> None:
-        """Tell all workers to stop, wait until they have, and kill who does not."""
+        """Tell all workers to stop, wait for them, and kill those that do not stop in time."""
         self._stopping = True
         for worker in self._workers.values():
             worker.process.send_signal(signal.SIGTERM)
@@ -220,7 +220,7 @@ class Processes:
 
 @contextmanager
 def _signals_waking(selector: selectors.BaseSelector, on_signal: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call `on_signal` and end the selector's wait."""
+    """Make SIGTERM and SIGINT call `on_signal` and end the selector's wait."""
     awake, wakes = socket.socketpair()
     awake.setblocking(False)
     wakes.setblocking(False)
@@ -242,7 +242,7 @@ def _signals_waking(selector: selectors.BaseSelector, on_signal: Callable[[], No
 
 
 def _received(joint: socket.socket) -> bool:
-    """Whether a worker sent its byte; False if it has gone."""
+    """Return whether a worker sent its byte; False if it is gone."""
     try:
         return bool(joint.recv(16))
     except OSError:

@@ -1,7 +1,7 @@
-"""Whether the service can answer: the store does, and every GroupBy has a batch.
+"""Whether the service can answer: the store answers, and every GroupBy has a batch.
 
-Invariant: however often it is asked, the store is asked once in `FRESH_MS`, and not again before it has
-answered: callers who gave up leave no second look behind.
+Invariant: however often readiness is asked for, the store is asked once per `FRESH_MS`, and not again before it has
+answered. Callers who gave up do not cause a second read.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from millpond.errors import MillpondError
 from millpond.serving.served import Served
 
 FRESH_MS = 1_000
-"""How long an answer is given again."""
+"""How long an answer is used again."""
 
 
 class Readiness:
-    """Tells whether a fetcher is ready; for one event loop. One look at the store serves all who ask meanwhile."""
+    """Tells whether a fetcher is ready; for one event loop. One read of the store serves all who ask meanwhile."""
 
     def __init__(self, fetcher: Served, clock: Callable[[], int]) -> None:
         self._fetcher = fetcher
@@ -25,7 +25,7 @@ class Readiness:
         self._looking: asyncio.Task[str | None] | None = None
 
     async def problem(self) -> str | None:
-        """Why the service cannot answer, None if it can."""
+        """Return why the service cannot answer; None if it can."""
         now_ms = self._clock()
         if self._looking is None and (self._looked_ms is None or now_ms - self._looked_ms >= FRESH_MS):
             self._looked_ms = now_ms

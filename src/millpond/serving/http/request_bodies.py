@@ -1,7 +1,7 @@
-"""Reading the bodies of calls, within what one body and all bodies together may take.
+"""Reads the bodies of calls, within the limits of one body and of all bodies together.
 
-Place on the data path: after the head of a call, before it is decoded. Invariant: what a process holds of
-bodies that are still coming in is bounded, however many callers send however slowly.
+Place on the data path: after the head of a call, before it is decoded. Invariant: the bytes that a process holds of
+bodies that are still coming in are bounded, however many callers send however slowly.
 """
 
 from millpond.serving.http.asgi import Call, Message
@@ -10,11 +10,11 @@ from millpond.serving.http.problems import RefusedError
 
 _MAX_DIGITS = 18
 _BODIES_AT_ONCE = 64
-"""Bodies that are still coming in may together take as much as this many of the largest size."""
+"""The bodies that are still coming in may together be as large as this many bodies of the largest size."""
 
 
 class RequestBodies:
-    """Reads bodies; for one event loop. `incoming_bytes` is what is held of bodies that are not complete."""
+    """Reads bodies; for one event loop. `incoming_bytes` counts the bytes held of bodies that are not complete."""
 
     def __init__(self, limits: Limits) -> None:
         self._max_bytes = limits.max_body_bytes
@@ -22,7 +22,7 @@ class RequestBodies:
         self.incoming_bytes = 0
 
     def check(self, call: Call) -> None:
-        """Refuse a body by what the head of its call says.
+        """Check a body by the headers of its call.
 
         Raises:
             RefusedError: it is too large, or compressed.
@@ -34,7 +34,7 @@ class RequestBodies:
             raise RefusedError("unsupported_media_type", "the body is compressed. Send it as it is.", closing=True)
 
     def whole(self, message: Message) -> bytes | None:
-        """Give the body if one message has all of it, as with almost every call; else None.
+        """Return the body if one message has all of it, as in almost every call; else None.
 
         Raises:
             RefusedError: it is too large.
@@ -47,7 +47,7 @@ class RequestBodies:
         return body
 
     async def read_on(self, call: Call, message: Message) -> bytes:
-        """Give a body that begins with a message.
+        """Return the body of which `message` is the first part.
 
         Raises:
             RefusedError: it is too large, or was not sent to its end, or too many others are coming in.

@@ -1,4 +1,4 @@
-"""The paths of the service, and the small ones' answers; `fetch_route` has the one that matters.
+"""The paths of the service, and the handlers of all but fetches, which `fetch_route` answers.
 
 Invariant: a path is in this table or it is not found.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from millpond.serving.http.app import HttpApp
 
 OtherProcesses = Callable[[], Awaitable[dict[str, list[Family]]]]
-"""Gives the counts of the other processes that share the port, by their numbers."""
+"""Returns the counts of the other processes that share the port, by the number of the process."""
 
 
 def routes_of(app: "HttpApp") -> dict[str, Route]:
-    """The routes of an application, by path."""
+    """Return the routes of an application, by path."""
     fetcher, limits = app.fetcher, app.limits
     bodies = RequestBodies(limits)
     targets = fetcher.targets

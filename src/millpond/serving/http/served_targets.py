@@ -1,4 +1,4 @@
-"""What the service tells of itself: the GroupBys and Joins it serves, and their batches."""
+"""The service's description of itself: the GroupBys and Joins that it serves, and their batches."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class ServedBatch(msgspec.Struct):
 
 
 class ServedTarget(msgspec.Struct):
-    """A GroupBy or Join as a client needs to know it, with the batch of each GroupBy it reads; null if none is."""
+    """A GroupBy or Join as a client sees it, with the served batch of each GroupBy that it reads; null if none is."""
 
     name: str
     kind: str
@@ -38,13 +38,13 @@ class ServedJoins(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """That all is well."""
+    """The answer when all is well."""
 
     status: str
 
 
 def served_target(fetcher: Served, target: Target) -> ServedTarget:
-    """Describe a target with the batches that the fetcher knows of now."""
+    """Describe a target, with the batches that the fetcher knows at present."""
     infos = fetcher.serving_infos()
     batches: dict[str, ServedBatch | None] = {}
     for part in target.parts:

@@ -1,7 +1,7 @@
-"""Running the app in one process: bind first, then serve, in the foreground or beside the caller.
+"""Running the app in one process: bind first, then serve, in the foreground or on a thread.
 
 Place on the data path: under the app, above the network. Invariant: the port is bound before anything is
-started, so a taken port is an error of the caller and not a line in a log. Whatever was started ends
+started, so a taken port raises an error in the caller and is not just a line in a log. A server ends
 within `Limits.drain_ms` of being told to: calls in flight are answered, then connections are cut.
 """
 
@@ -38,7 +38,7 @@ _BACKLOG = 2_048
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """The PEM files with which the service speaks HTTPS: certificate with its chain, and private key."""
+    """The PEM files for HTTPS: the certificate with its chain, and the private key."""
 
     certificate: Path
     key: Path
@@ -48,7 +48,7 @@ def serve(app: HttpApp, host: str = "127.0.0.1", port: int = 8765, *, tls: Tls |
     """Serve an app until the process is told to stop by SIGTERM; calls in flight end first.
 
     Raises `UnavailableError`, before anything is served, if the port is taken, and `KeyboardInterrupt`
-    when it was interrupted.
+    if it was interrupted.
     """
     with bound_listener(host, port) as listener:
         run_server(app, [listener], tls=tls)
@@ -56,7 +56,7 @@ def serve(app: HttpApp, host: str = "127.0.0.1", port: int = 8765, *, tls: Tls |
 
 @contextmanager
 def running_server(app: HttpApp, host: str = "127.0.0.1", port: int = 0, *, tls: Tls | None = None) -> Iterator[str]:
-    """Serve an app on a thread for the length of a `with`, which gets its URL; port 0 takes a free one.
+    """Serve an app on a thread during a `with` block, which gets its URL; port 0 takes a free one.
 
     >>> import urllib.request
     >>> from millpond.kv import MemoryStore
@@ -96,13 +96,13 @@ def run_server(
     on_start: "Callable[[Server], Awaitable[None]] | None" = None,
     on_stop: Callable[[], object] = int,
 ) -> None:
-    """Serve on sockets that listen already, in this thread, until SIGTERM; for a process that does nothing else.
+    """Serve on listening sockets, in this thread, until SIGTERM; for a process that only serves.
 
-    `on_start` is awaited once it serves, `on_stop` called when it is told to stop.
+    `on_start` is awaited once it serves. `on_stop` is called when it is told to stop.
     """
     allow_open_files(app.limits.max_connections)
     server = make_server(app, tls, on_start=on_start, on_stop=on_stop)
-    # What was made so far stays: the collector need not look at it again.
+    # Objects made so far stay for good: the collector need not check them again.
     gc.collect()
     gc.freeze()
     server.run(sockets=list(listeners))
@@ -115,7 +115,7 @@ def make_server(
     on_start: "Callable[[Server], Awaitable[None]] | None" = None,
     on_stop: Callable[[], object] = int,
 ) -> "Server":
-    """A uvicorn server of the app, with bounded connections; `on_start` and `on_stop` as in `run_server`."""
+    """Return a uvicorn server of the app, with bounded connections; `on_start` and `on_stop` as in `run_server`."""
     try:
         from uvicorn import Config, Server
     except ImportError as error:
@@ -133,7 +133,7 @@ def make_server(
             report_refused_accepts(asyncio.get_running_loop())
             await super().startup(sockets)
             for listener in sockets or ():
-                # The queue of the system, which uvicorn made as short as what is accepted at once.
+                # The queue of the system; uvicorn made it as short as the number accepted at once.
                 listener.listen(_BACKLOG)
             self.watching = asyncio.create_task(connections.watch())
             if on_start is not None:
@@ -146,7 +146,7 @@ def make_server(
             close_all(self)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            # uvicorn raises the signal again once it has ended. Being told to stop is no failure.
+            # uvicorn raises the signal again once it has ended. But being told to stop is not a failure.
             if not self.should_exit:
                 on_stop()
             if sig == signal.SIGTERM:
@@ -181,14 +181,14 @@ def make_server(
 
 @contextmanager
 def bound_listener(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens on the port; connections wait in its queue until the server takes them."""
+    """Yield a socket that listens on the port; connections wait in its queue until the server takes them."""
     if not 0 <= port <= _MAX_PORT:
         raise OptionError(f"port is {port}; a port is 1 to {_MAX_PORT}, or 0 for any that is free.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol's number asyncio sets TCP_NODELAY on each connection. Without it an answer on a kept
     # connection waits 40 ms for the client's delayed acknowledgement.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        # A port whose last server has just ended may be taken again at once.
+        # A port may be taken again at once after its last server has ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
@@ -204,7 +204,7 @@ def bound_listener(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def url_of(listener: socket.socket, tls: Tls | None = None) -> str:
-    """Where a listener is reached."""
+    """Return the URL of a listener."""
     scheme = "http" if tls is None else "https"
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"

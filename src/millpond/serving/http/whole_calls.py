@@ -1,11 +1,12 @@
 """Fetches that are answered where the server parsed them: bytes in, bytes out.
 
-Place on the data path: between the server's protocol, which has a whole call in its hands, and the route of its
-path. All of an answer's head that no call changes is written once, and what the head of a call decides is decided once
+Place on the data path: between the server's protocol, which holds a whole call, and the route of its path. The
+constant part of an answer's head is written once. What depends only on the head of a call is decided once
 for all calls with the same head.
 
-Invariant: an answer is the one that the application gives to the same call, byte for byte but for its request id.
-Whatever waits, fails or is to be refused is None here, and the application says what it is. A test compares both.
+Invariant: an answer equals, byte for byte except for the request id, the application's answer to the same call.
+For a call that must wait, fails or must be refused the result is None, and the application answers it. A test
+compares both.
 """
 
 import time
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from millpond.serving.http.app import HttpApp
 
 WholeCall = Callable[[bytes], bytes | None]
-"""Takes the body of a call, and gives the whole answer, or None."""
+"""Takes the body of a call; returns the whole answer, or None."""
 
 WholeCalls = Callable[[Sequence[Header], Any], WholeCall | None]
-"""Takes the headers of a call, in lower case, and host and port of the caller; gives what answers calls with this head
-on a connection that is kept, or None if the application is to answer."""
+"""Takes the headers of a call, in lower case, and host and port of the caller. Returns the function that answers calls
+with this head on a connection that is kept open, or None if the application must answer."""
 
 
 def whole_calls(app: "HttpApp", routes: dict[str, Route]) -> dict[bytes, WholeCalls]:
-    """What answers whole POSTs, by path as it is sent."""
+    """Return what answers whole POSTs, by the path as it is sent."""
     return {path.encode(): _of_route(app, path, route) for path, route in routes.items() if route.now is not None}
 
 
@@ -48,7 +49,7 @@ def _of_route(app: "HttpApp", path: str, route: Route) -> WholeCalls:
             began = clock()
             try:
                 answered = answer(body)
-            except Exception:  # noqa: BLE001 - a read may be asked for again, and then it is told what failed
+            except Exception:  # noqa: BLE001 - a read can be repeated, and the application then reports the failure
                 return None
             if answered is None:
                 return None
