@@ -17,7 +17,7 @@ from millpond.features.definitions import Join
 from millpond.serving.client.address import Address, address_of, checked_pool_size, tls_context
 from millpond.serving.client.conversation import batches_of, name_of
 from millpond.serving.client.exchange import Answer, AnswerReader
-from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, in_order
+from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, has_failed, in_order
 from millpond.serving.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class AsyncFetchClient:
             if not done:
                 calls.add(asyncio.create_task(self._pool.exchange(request)))
             while True:
-                for call in done:
-                    if call.exception() is None or not calls:
+                for call in sorted(done, key=has_failed):
+                    if not has_failed(call) or not calls:
                         return call.result()
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         finally:

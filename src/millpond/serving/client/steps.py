@@ -20,12 +20,20 @@ from millpond.serving.client.retries import Deadline, Retries
 from millpond.serving.messages import FetchResponse
 
 if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
     import pyarrow as pa
 
 _T = TypeVar("_T")
 
 NO_ANSWER = (OSError, BrokenAnswerError)
 """The errors that a client sends to the generator if no answer came; a `TimeoutError` is an `OSError`."""
+
+
+def has_failed(call: "Future[Answer] | asyncio.Future[Answer]") -> bool:
+    """Return whether a hedged call that has ended failed. As a sort key it puts answers before failures."""
+    return call.exception() is not None
 
 
 class Send(NamedTuple):

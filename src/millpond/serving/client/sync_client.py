@@ -26,7 +26,7 @@ from millpond.serving.client.address import Address, address_of, checked_pool_si
 from millpond.serving.client.conversation import batches_of, name_of
 from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
 from millpond.serving.client.retries import Deadline
-from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, in_order
+from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, has_failed, in_order
 from millpond.serving.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -146,8 +146,8 @@ class FetchClient:
         calls: set[Future[Answer]] = {first, self._hedges.submit(self._pool.exchange, request, deadline)}
         while True:
             done, calls = wait(calls, return_when=FIRST_COMPLETED)
-            for call in done:
-                if call.exception() is None or not calls:
+            for call in sorted(done, key=has_failed):
+                if not has_failed(call) or not calls:
                     return call.result()
 
 
