@@ -72,7 +72,7 @@ class HitRateCurve(msgspec.Struct, frozen=True):
         return found
 
     def _between(self, place: int, field: str, value: float) -> Point:
-        """Return the interpolated point where a field has a value. `place` is the index of the first point beyond it."""
+        """Return the interpolated point where a field has a value; `place` is the index of the next point."""
         if not self.points:
             return Point(0.0, 0.0, 0.0)
         if place == len(self.points):

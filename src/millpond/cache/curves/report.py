@@ -37,7 +37,7 @@ class CacheReport(msgspec.Struct, frozen=True):
         return self.curves.get(self.policy) or self.curves.get("lru") or HitRateCurve(())
 
     def present_rate(self, policy: Policy | None = None) -> float:
-        """Return a policy's hit rate at the present size by its curve, or 0.0 without one. None is the cache's policy."""
+        """Return a policy's hit rate at the present size by its curve, 0.0 without one; None is the cache's policy."""
         curve = self.curve if policy is None else self.curves.get(policy)
         if curve is None:
             return 0.0
