@@ -117,7 +117,7 @@ class LookupTable:
         return self.source.row_schema
 
     def select(self, columns: Sequence[str] | None = None, where: Iterable[Sequence[Any]] = ()) -> "LookupTable":
-        """Return the table with fewer columns and rows. The others are not cached, nor sent if the source can omit them.
+        """Return the table with fewer columns and rows. The rest is not cached, nor sent if the source can omit it.
 
         Args:
             columns: the columns of a row; None means all.
