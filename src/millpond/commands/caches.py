@@ -1,4 +1,4 @@
-"""`millpond caches`: what recorded hit-rate curves advise, and what a recorded trace would have hit."""
+"""`millpond caches`: gives advice by recorded hit-rate curves, and replays recorded traces."""
 
 import urllib.error
 import urllib.request
@@ -27,7 +27,7 @@ _TIMEOUT_SECONDS = 10
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a server tells of its caches."""
+    """The caches that a server reports."""
 
     caches: list[CacheReport]
 
@@ -46,8 +46,8 @@ def caches() -> None:
 def advise(*, source: str, hit_rate: float | None, budget: str | None, api_key: str | None, as_json: bool) -> None:
     """Tell which caches are too small, too large or useless, and how to split a budget over them.
 
-    URL is that of a server (`millpond serve --hit-rate-curves`), as http://127.0.0.1:8765. FILE has what such a server
-    answers at /v1/caches.
+    URL is that of a server (`millpond serve --hit-rate-curves`), such as http://127.0.0.1:8765. FILE has the answer of
+    such a server at /v1/caches.
     """
     reports = _view(source, api_key).caches
     if not reports:

@@ -119,7 +119,7 @@ class FileScan:
         return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
 
     def _dataset(self) -> "ds.Dataset":
-        # Imported here, because it also loads pandas if installed: a quarter of a second that other sources do not need.
+        # Imported here, because it also loads pandas if installed: a quarter of a second that other sources can save.
         import pyarrow.dataset as ds
         from pyarrow import csv
 
