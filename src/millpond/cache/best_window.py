@@ -55,7 +55,7 @@ class BestWindow:
         self._hits: list[float] = []
 
     def use(self, spread: int) -> None:
-        """Take note of a request for a sampled key, given by its hash."""
+        """Record a request for a sampled key, given by its hash."""
         hits = self._hits
         for place, small in enumerate(self._small):
             hits[place] += small.use(spread)

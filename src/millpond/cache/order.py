@@ -17,16 +17,16 @@ class EvictionOrder(Protocol[K]):
     """Chooses the next key to evict. The cache reports every change and every use of a key."""
 
     def added(self, key: K, weight: int) -> None:
-        """Take note that a new key was put."""
+        """Add a new key, which was put."""
 
     def replaced(self, key: K, weight: int) -> None:
-        """Take note that a present key was put again, which counts as a use."""
+        """Record that a present key was put again, which counts as a use."""
 
     def read(self, key: K) -> None:
-        """Take note that a present key was used."""
+        """Record a use of a present key."""
 
     def removed(self, key: K) -> None:
-        """Take note that a present key was removed."""
+        """Remove a key that the cache has removed."""
 
     def victim(self) -> K:
         """Return the key to evict next. Called only while there is a key."""
@@ -35,7 +35,7 @@ class EvictionOrder(Protocol[K]):
         """Iterate over every key, coldest first."""
 
     def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
-        """Take note of new bounds. The cache itself asks for the victims that follow."""
+        """Adopt new bounds. The cache then asks for victims until it is within them."""
 
 
 class Segment(Generic[K]):

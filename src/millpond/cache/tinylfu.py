@@ -58,7 +58,7 @@ class Windows(Protocol):
     """Only keys whose hashes are below this are passed to `use`."""
 
     def use(self, spread: int) -> None:
-        """Take note of a request for a key, given by its hash."""
+        """Record a request for a key, given by its hash."""
 
     def choose(self, entries: int) -> float | None:
         """Return the best share for a cache of `entries` entries; None keeps the present one."""

@@ -121,9 +121,9 @@ def _view(source: str, api_key: str | None) -> View:
 
 def _fetched(url: str, api_key: str | None) -> bytes:
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    request = urllib.request.Request(url.rstrip("/").removesuffix(PATH) + PATH, headers=headers)  # noqa: S310 - http alone
+    request = urllib.request.Request(url.rstrip("/").removesuffix(PATH) + PATH, headers=headers)  # noqa: S310 - only HTTP
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http alone
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - only HTTP
             content: bytes = answer.read()
             return content
     except urllib.error.HTTPError as error:

@@ -107,7 +107,7 @@ class _Pages:
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        request = Request(url + path, body, headers)  # noqa: S310 - `joined_pages` lets HTTP in alone
+        request = Request(url + path, body, headers)  # noqa: S310 - `joined_pages` allows only HTTP
         try:
             with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
                 return Posted(response.status, response.read())

@@ -132,7 +132,7 @@ class Budget:
         while not self._stopped.wait(seconds):
             try:
                 self.apply()
-            except Exception:  # noqa: BLE001 - told in the log; the thread goes on
+            except Exception:  # noqa: BLE001 - logged; the thread continues
                 _log.exception("the caches could not be resized; they keep their sizes")
 
 

@@ -16,13 +16,13 @@ class Watcher(Protocol):
     """Receives a cache's requests. It is called within each call of the cache, under the cache's lock if it has one."""
 
     def asked(self, key: Hashable) -> None:
-        """Take note of a request for a key."""
+        """Record a request for a key."""
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Take note of a request for several keys at once: all are looked up before the missing ones are put."""
+        """Record a request for several keys at once: all are looked up before the missing ones are put."""
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
-        """Take note of a put; `weigh` returns the entry's bytes. Return after how many more writes to call again."""
+        """Record a put; `weigh` returns the entry's bytes. Return after how many more writes to call again."""
 
 
 class WatchedCache(Cache[K, V]):

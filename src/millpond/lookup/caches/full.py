@@ -42,7 +42,7 @@ _RELOAD_NICENESS = 10
 
 def wall_clock_ms() -> int:
     """Return the time of day, in ms since 1970 UTC."""
-    return time.time_ns() // 1_000_000  # noqa: TID251 - "02:30" is said by the wall clock
+    return time.time_ns() // 1_000_000  # noqa: TID251 - "02:30" is a time of the wall clock
 
 
 def in_a_thread(action: Callable[[], None]) -> None:

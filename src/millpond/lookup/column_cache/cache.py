@@ -2,7 +2,7 @@
 
 Place on the data path: between the lookup join and the source, in a worker or a state host. It behaves like
 `DefaultLookupCache`: the same limits, order and expiry, and **an entry without rows is a cached missing key**.
-The tests compare the two.
+The tests compare the two. The one difference is that the window of W-TinyLFU keeps its first share here.
 
 A batch of keys is hashed (`hashed_keys`). An index maps hashes to slots (`hash_index`), and chunks hold the rows
 by slot (`chunks`). The `order` chooses the entries to evict. Two logs (`slot_log`) find the entries that expired.

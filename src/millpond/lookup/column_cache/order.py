@@ -22,14 +22,14 @@ class Order(Protocol):
     """Chooses the entries to evict. The cache reports every change and use."""
 
     def read(self, slots: Slots) -> None:
-        """Take note that entries were used."""
+        """Record a use of each entry."""
 
     def put(self, slots: Slots, hashes: Hashes, weights: Weights) -> Slots:
         """Add or replace distinct entries. Return the slots to evict, which the order has dropped itself."""
         ...
 
     def removed(self, slots: Slots) -> None:
-        """Take note that entries were removed for another reason than room."""
+        """Remove entries that the cache drops for another reason than room."""
 
 
 class LruOrder:
@@ -89,7 +89,7 @@ class LruOrder:
 
 
 class TinyLfu:
-    """W-TinyLFU (`millpond.cache.tinylfu`) by slot. It counts keys by their hashes, entry by entry."""
+    """W-TinyLFU (`millpond.cache.tinylfu`) by slot, with a window of fixed share. It counts keys by their hashes."""
 
     def __init__(self, max_entries: int | None, max_bytes: int | None) -> None:
         self._max_entries: float = inf if max_entries is None else max_entries

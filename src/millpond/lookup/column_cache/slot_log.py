@@ -1,7 +1,7 @@
 """Slots in the order in which each was last noted, a batch at a time.
 
-The column cache keeps two such orders: that of use, for eviction and expiry after access, and that of loading, for
-expiry after write. Batches of slots are appended to a log, each slot with a tick. The invariant: **only the last
+The column cache uses it for the order of use (eviction, expiry after access) and for the order of loading (expiry
+after write). Batches of slots are appended to a log, each slot with a tick. The invariant: **only the last
 entry of a slot counts**, whose tick is also in an array indexed by slot. Every other entry is stale and is skipped.
 When more than half of a large log is stale, the log is rewritten.
 

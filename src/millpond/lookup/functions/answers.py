@@ -72,7 +72,7 @@ class Halves(Generic[K]):
         return self._waiting.pop() if self._waiting else None
 
     def failed(self, keys: list[K], error: Exception) -> None:
-        """Take note that the request for these keys failed. Raise the error if it is the source's, or one too many."""
+        """Split these keys, whose request failed. Raise the error if it is the source's, or one too many."""
         self._requests += 1
         if not is_of_a_key(error) or self._requests > _MOST_REQUESTS:
             raise error

@@ -28,7 +28,7 @@ class Retries:
     Args:
         max_retries: the largest number of tries after the first.
         first_wait_ms: the upper limit of the first wait.
-        longest_wait_ms: the limit above which the wait no longer doubles.
+        longest_wait_ms: the upper limit of every wait.
         sleep: waits the given seconds; for `run`.
         async_sleep: waits the given seconds; for `run_async`.
         randomness: draws the waits; None is seeded by the system.

@@ -79,7 +79,7 @@ def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str
     problems: list[str] = []
     parsed: list[Condition] = []
     for triple in given:
-        if isinstance(triple, str) or len(triple) != 3:  # noqa: PLR2004 - a triple
+        if isinstance(triple, str) or len(triple) != 3:  # noqa: PLR2004 - the length of a triple
             problems.append(f"expected a triple such as ('year', '>', 2000), got {triple!r}")
             continue
         column, word, value = triple

@@ -134,7 +134,7 @@ class _BoundedServer(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def trust(self, request: socket.socket) -> None:
-        """Take note that a connection has shown the token."""
+        """Mark a connection that has shown the token as trusted."""
         with self._lock:
             if request in self._strangers:
                 del self._strangers[request]

@@ -32,7 +32,7 @@ class ReadingQueries:
         self._ids: set[str] = set()
 
     def add(self, session: SparkSession) -> None:
-        """Take note of a join that was made in this session, perhaps in the `foreachBatch` of a query."""
+        """Add the session, or the query, in which a join was made. In a `foreachBatch` function it is the query."""
         query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
             self._sessions.add(session)
