@@ -1,4 +1,4 @@
-"""The only bounded map of the house."""
+"""The one bounded map that all of Millpond uses."""
 
 from millpond.cache.api import MISSING, Bounds, Cache, CacheStats, Missing, monotonic_ms
 from millpond.cache.factory import new_cache

@@ -1,13 +1,15 @@
-"""The bounded map of the house: its contract.
+"""The contract of `Cache`, the one bounded map of Millpond.
 
-Under the keyed state, the lookup tables and the fetcher lies one `Cache`. The invariant to hold in
-mind: **a cache is never part of correctness**. After every call it is within its bounds, holds no
-expired entry, and what it forgot it told to `on_evict`; a program that runs with a cache of size 0
-gives the same answers.
+Keyed state, lookup tables and the fetcher all use it. The invariant: **a cache is never part of
+correctness**. A program gives the same answers with a cache of size 0. After every call a cache is
+within its bounds and holds no expired entry, and `on_evict` was called for each entry that it evicted
+or that expired.
 
-Three forms fulfil this contract, and `factory.new_cache` picks one, so that nobody pays for what they
-did not ask for: `plain` (LRU by entries, nothing else: the hot path of the keyed state), `metered`
-(bytes, expiry, W-TinyLFU) and `shared` (one lock around either, and single flight).
+Three classes implement the contract, and `factory.new_cache` picks the cheapest that fits the options:
+
+- `plain`: LRU with a limit on entries and nothing else, for the hot path of keyed state.
+- `metered`: a limit in bytes, expiry, and W-TinyLFU.
+- `shared`: a lock around either of these, and single flight.
 """
 
 import time
@@ -31,7 +33,7 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""Stands for "not cached", since None is a value like any other."""
+"""Means "not cached". None would be ambiguous, because it can be a cached value."""
 
 Policy: TypeAlias = Literal["lru", "w-tinylfu"]
 Cause: TypeAlias = Literal["size", "expired"]
@@ -41,12 +43,12 @@ Clock: TypeAlias = Callable[[], int]
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of a clock that never goes back; its zero means nothing."""
+    """Return milliseconds of a clock that never goes back. Only differences between readings mean anything."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Bounds(NamedTuple):
-    """The most that a cache holds; None is no bound of that kind."""
+    """The limits of a cache; None means no limit of that kind."""
 
     max_entries: int | None = None
     max_bytes: int | None = None
@@ -54,12 +56,12 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What a cache did since it was made, and what it holds now.
+    """Counters of a cache since it was made, and its present size.
 
     `hits` and `misses` count `get` and `get_or_load`; a caller that waits for another's load
-    counts a hit. `loads` are the calls of a loader, `load_failures` those of them that raised.
-    `evictions` are entries that went for want of room, `expirations` those that went for their age.
-    `bytes` is None where nothing is weighed.
+    counts as a hit. `loads` counts calls of a loader, `load_failures` those that raised.
+    `evictions` counts entries removed to make room, `expirations` those removed for their age.
+    `bytes` is None if the cache does not weigh its entries.
     """
 
     hits: int
@@ -79,7 +81,7 @@ class CacheStats:
 
 
 class Cache(Generic[K, V]):
-    """A bounded map from hashable keys to values; `new_cache` makes one, and says what it promises."""
+    """A bounded map from hashable keys to values. `new_cache` makes one and documents its behaviour."""
 
     __slots__ = ("__weakref__", "name")
 
@@ -91,11 +93,11 @@ class Cache(Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: object = None) -> object:
-        """The value of `key`, which counts as its use; `default` where it is not cached."""
+        """Return the value of `key` and count this as a use; return `default` if it is not cached."""
         raise NotImplementedError
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of those keys that are cached, as `get` for each in turn."""
+        """Return the values of the cached keys among `keys`, as if `get` were called for each in turn."""
         found = ((key, self.get(key, MISSING)) for key in keys)
         return {key: value for key, value in found if value is not MISSING}
 
@@ -104,65 +106,65 @@ class Cache(Generic[K, V]):
     @overload
     def peek(self, key: K, default: D) -> V | D: ...
     def peek(self, key: K, default: object = None) -> object:
-        """As `get`, but neither a use nor in the statistics."""
+        """Return what `get` would, but count it neither as a use nor in the statistics."""
         raise NotImplementedError
 
     def put(self, key: K, value: V) -> None:
-        """Cache `value` under `key`, in place of what was there."""
+        """Cache `value` under `key`, replacing the value that was there."""
         raise NotImplementedError
 
     def invalidate(self, key: K) -> None:
-        """Forget `key`; a load of it that is under way will not be cached."""
+        """Remove `key`; the result of a load that is under way is not cached."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget every key, as `invalidate` does."""
+        """Remove every key, as `invalidate` does."""
         raise NotImplementedError
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`; on a miss, what `loader(key)` returns, which is then cached.
+        """Return the value of `key`; on a miss, call `loader(key)` and cache its result.
 
-        What the loader raises is raised here, to every caller that waited for it, and never cached.
+        An exception of the loader is raised in every caller that waited for it, and never cached.
 
         Raises:
             OptionError: the loader asks, directly or through another thread's load, for the key
-                that it is loading, which could never end.
+                that it is loading. That would deadlock.
         """
         raise NotImplementedError
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """What is cached now, coldest first; a copy, so the cache may change meanwhile."""
+        """Iterate over a copy of the entries, coldest first. The cache may change meanwhile."""
         raise NotImplementedError
 
     def stats(self) -> CacheStats:
-        """The counters and the sizes now."""
+        """Return the counters and the present sizes."""
         raise NotImplementedError
 
     @property
     def policy(self) -> Policy:
-        """What goes for want of room."""
+        """The rule that chooses the entries to evict."""
         raise NotImplementedError
 
     @property
     def bounds(self) -> Bounds:
-        """The most that it holds."""
+        """The limits of this cache."""
         raise NotImplementedError
 
     def resize(self, bounds: Bounds) -> None:
-        """Change the bounds; what no longer fits goes, as for want of room.
+        """Change the limits, and evict entries until the cache fits them.
 
         Raises:
-            OptionError: a bound is negative, or one in bytes is given to a cache that weighs nothing.
+            OptionError: a limit is negative, or one in bytes is given to a cache that does not weigh entries.
         """
         raise NotImplementedError
 
     def weigh(self, key: K, value: V) -> int:
-        """The bytes that an entry would count for here; an estimate where nothing is weighed."""
+        """Return the bytes that this cache counts for an entry; an estimate if it does not weigh entries."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def __bool__(self) -> bool:
-        """A cache is a thing, true even when it is empty."""
+        """Always true, even for an empty cache."""
         return True

@@ -1,18 +1,19 @@
-"""How large the window of W-TinyLFU is best, found by trying all sizes at once.
+"""Finds the best size of W-TinyLFU's window by simulating several sizes at once.
 
-Where recency rules, a large window is best, and where frequency rules a small one. Which rules depends on the load and
-changes. A hill climber [1] compares the hit rates of two periods, before and after it changed the window. But a real
-load changes its hit rate by itself, often by more than the window does, and then the climber follows noise.
+A load with much recency needs a large window, one with stable frequencies a small one, and a load can change. A hill
+climber [1] compares the hit rates before and after it changed the window. But the hit rate of a real load also changes
+by itself, often by more than the window changes it, and then the climber follows noise.
 
-Here the sizes are compared on the same requests. For each of `WINDOWS` there is a miniature of the cache, with that
-window and a sixteenth of the entries, that is asked for a sixteenth of the keys [2]. The one that hit most lately says
-how large the window is. What was counted before a choice counts `_FADING` after it.
+So all sizes are compared on the same requests. For each share in `WINDOWS` there is a miniature of the cache with that
+window. It has a sixteenth of the entries, but at least `_LEAST_SMALL` and at most `_MOST_SMALL`, and sees the same
+share of the keys [2]. The miniature with the most recent hits sets the window. After each choice, earlier hits are
+multiplied by `_FADING`.
 
-A cache of less than `_LEAST_ENTRIES` entries keeps its window: a miniature of it would be too small to tell.
+A cache of fewer than `_LEAST_ENTRIES` entries keeps its window, because its miniature would be too small to compare.
 
 1. Einziger, Eytan, Friedman, Manes: "Adaptive software cache management" (Middleware 2018), which Caffeine follows.
 2. Waldspurger, Saemundsson, Ahmad, Park: "Cache modeling and optimization using miniature simulations" (ATC 2017),
-   which chooses parameters of policies so.
+   which chooses the parameters of policies this way.
 """
 
 from typing import Final
@@ -20,7 +21,7 @@ from typing import Final
 from millpond.cache.miniature import LEAST_HASH, Miniature, limit_of
 
 WINDOWS: Final = (0.05, 0.2, 0.5, 0.9)
-"""The shares that are tried."""
+"""The window shares that are tried."""
 
 _SHARE = 1 / 16
 _LEAST_SMALL, _MOST_SMALL = 64, 1_024
@@ -30,10 +31,10 @@ _GROWN = 2
 
 
 class BestWindow:
-    """Tries windows on a sample of the keys; what a cache of W-TinyLFU asks for the share of its own.
+    """Tries window shares on a sample of the keys. A W-TinyLFU cache asks it for its own share.
 
     Attributes:
-        limit: the hashes below this are sampled.
+        limit: hashes below this are in the sample.
 
     >>> windows = BestWindow()
     >>> windows.choose(1_000) is None
@@ -54,13 +55,13 @@ class BestWindow:
         self._hits: list[float] = []
 
     def use(self, spread: int) -> None:
-        """A sampled key is asked for, given by its hash."""
+        """Record a request for a sampled key, given by its hash."""
         hits = self._hits
         for place, small in enumerate(self._small):
             hits[place] += small.use(spread)
 
     def choose(self, entries: int) -> float | None:
-        """The best share lately for a cache of so many entries; None where there is nothing to go by yet."""
+        """Return the best recent share for a cache of `entries` entries; None if too little is known."""
         if entries < _LEAST_ENTRIES:
             return None
         if not self._entries / _GROWN <= entries <= self._entries * _GROWN:

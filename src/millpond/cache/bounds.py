@@ -1,4 +1,4 @@
-"""Whether the options of a cache are such as there are."""
+"""Checks of a cache's options. Each raises `OptionError` with the cache, the option, and what was expected."""
 
 from collections.abc import Mapping
 
@@ -7,16 +7,16 @@ from millpond.errors import OptionError
 
 
 def checked_policy(name: str, policy: str) -> None:
-    """Refuse a policy that is none."""
+    """Raise `OptionError` unless the policy is `"lru"` or `"w-tinylfu"`."""
     if policy not in ("lru", "w-tinylfu"):
         raise OptionError(f"cache {name!r}, policy: expected 'lru' or 'w-tinylfu', got {policy!r}")
 
 
 def checked_limits(name: str, limits: Mapping[str, tuple[int | None, int]]) -> None:
-    """Refuse limits that are none, given by option with the least that each may be.
+    """Check limits, given as `{option: (limit, lowest allowed)}`.
 
     Raises:
-        OptionError: no limit of any kind, or one that is too small or no whole number.
+        OptionError: every limit is None, or one is too small or not a whole number.
     """
     if all(limit is None for limit, _ in limits.values()):
         raise OptionError(f"cache {name!r} has no bound and would grow for ever: give one of {', '.join(limits)}")
@@ -26,5 +26,5 @@ def checked_limits(name: str, limits: Mapping[str, tuple[int | None, int]]) -> N
 
 
 def checked_bounds(name: str, bounds: Bounds) -> None:
-    """Refuse bounds that are none, or negative."""
+    """Raise `OptionError` if both limits are None, or one is negative or not a whole number."""
     checked_limits(name, {"max_entries": (bounds.max_entries, 0), "max_bytes": (bounds.max_bytes, 0)})

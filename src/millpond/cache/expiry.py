@@ -1,15 +1,14 @@
-"""Which entries are too old, found without looking at the others.
+"""Finds the expired entries of a cache without looking at the others.
 
-Every entry lives equally long after a put, so entries fall due in the order in which they were put;
-the same holds for the last use. Two queues in those orders therefore have what is due at their
-heads, and one comparison with `earliest_ms` tells when nothing is due. The invariants: a key is in
-every queue that is in use, or in none; no deadline is before `earliest_ms`.
+All entries live equally long after a put, so they expire in the order in which they were put. The
+same holds for the last use. So there are two queues in these orders, with the expired entries at
+their heads, and one comparison with `earliest_ms` shows that nothing has expired. The invariants: a
+key is in every queue that is in use, or in none; no deadline is before `earliest_ms`.
 
-An entry is due when its age **reaches** the limit. Trade-off: one relinking per read where there
-is an expiry after access, and no limit of its own per entry; a timer wheel would be needed for that.
+An entry expires when its age **reaches** the limit. The trade-off: expiry after access costs one
+relinking per read, and an entry cannot have its own limit. That would need a timer wheel.
 
-A clock that steps back would leave entries with later deadlines before earlier ones, so its steps back are
-taken out (`steady_clock`).
+A clock that steps back would break the order of the deadlines, so its steps are removed (`steady_clock`).
 
 Source: Caffeine's access-order and write-order queues.
 """
@@ -24,7 +23,7 @@ from millpond.cache.steady_clock import SteadyClock
 
 
 class Expiry(Generic[K]):
-    """The deadlines of the keys of one cache; `earliest_ms` is never later than the first of them."""
+    """The deadlines of the keys of one cache. `earliest_ms` is never later than the first deadline."""
 
     __slots__ = (
         "_after_access_ms",
@@ -44,24 +43,24 @@ class Expiry(Generic[K]):
         self.earliest_ms: float = inf
 
     def wrote(self, key: K, now_ms: int) -> None:
-        """The key was put now."""
+        """Set the deadlines of a key that was put at `now_ms`."""
         if self._after_write_ms is not None:
             self._last(self._by_write, key, now_ms + self._after_write_ms)
         if self._after_access_ms is not None:
             self._last(self._by_access, key, now_ms + self._after_access_ms)
 
     def read(self, key: K, now_ms: int) -> None:
-        """The key was used now."""
+        """Set the deadline of a key that was used at `now_ms`."""
         if self._after_access_ms is not None:
             self._last(self._by_access, key, now_ms + self._after_access_ms)
 
     def forget(self, key: K) -> None:
-        """The key is gone."""
+        """Remove the deadlines of a key."""
         self._by_access.pop(key, None)
         self._by_write.pop(key, None)
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Keys that are too old now; each must be forgotten before the next is asked for."""
+        """Yield the expired keys. The caller must `forget` each before it takes the next."""
         first_ms: float = inf
         for queue in (self._by_write, self._by_access):
             while queue:

@@ -1,4 +1,4 @@
-"""Makes a cache: checks its options and picks the form that fulfils them."""
+"""Makes a cache: checks its options and picks the cheapest class that supports them."""
 
 from millpond.cache.api import Cache, Clock, EvictionListener, K, Policy, V, Weigher, monotonic_ms
 from millpond.cache.bounds import checked_limits, checked_policy
@@ -20,37 +20,37 @@ def new_cache(
     clock: Clock = monotonic_ms,
     shared: bool = False,
 ) -> Cache[K, V]:
-    """Make a bounded map from hashable keys to values, in the smallest form that fulfils the options.
+    """Make a bounded map from hashable keys to values, of the cheapest class that supports the options.
 
-    - Key: anything hashable; keys that are equal in Python (`1`, `True`, `1.0`) are one key, so
-      typed keys are encoded before they come here.
-    - Capacity: `max_entries` entries and/or `max_bytes` bytes as the `weigher` counts them, by
+    - Key: anything hashable. Keys that are equal in Python (`1`, `True`, `1.0`) are one key, so
+      callers with typed keys must encode them first.
+    - Capacity: `max_entries` entries, `max_bytes` bytes, or both. The `weigher` counts the bytes, by
       default `deep_size`. An entry heavier than `max_bytes` is not kept.
-    - Freshness: an entry goes `expire_after_write_ms` after it was put and `expire_after_access_ms`
+    - Freshness: an entry expires `expire_after_write_ms` after it was put and `expire_after_access_ms`
       after it was last put or got, by `clock`.
-    - Concurrent miss: with `shared=True` every method is thread-safe and `get_or_load` runs one
-      loader per key while the others wait for its result. Without, the cache belongs to one thread.
+    - Concurrent miss: with `shared=True` every method is thread-safe, and `get_or_load` runs one
+      loader per key while the others wait for its result. Otherwise the cache belongs to one thread.
 
-    `policy` chooses what goes for want of room: `"lru"` the entry used longest ago, `"w-tinylfu"`
-    what is used least often, see `tinylfu`. `on_evict(key, value, cause)` is called for what goes
-    for want of room (`"size"`, also when it never got in) or for age (`"expired"`), before it goes:
-    if it raises, the entry stays and the error reaches the caller. What the caller replaces,
-    invalidates or clears is not an eviction. The listener must not call the cache.
+    `policy` chooses the entry to evict: `"lru"` the one used longest ago, `"w-tinylfu"` the one used
+    least often (see `tinylfu`). `on_evict(key, value, cause)` is called before an entry is evicted
+    (`"size"`, also if it was never admitted) or expires (`"expired"`). If it raises, the entry stays
+    and the error reaches the caller. It is not called for an entry that the caller replaces,
+    invalidates or clears. It must not call the cache.
 
     Args:
-        name: what statistics and messages call this cache.
-        max_entries: how many entries at most; 0 keeps nothing.
-        max_bytes: how many bytes at most.
-        weigher: the weight in bytes of a key and its value; also without `max_bytes`, for `stats`.
+        name: the cache's name in statistics and messages.
+        max_entries: the largest number of entries; 0 keeps nothing.
+        max_bytes: the largest number of bytes.
+        weigher: returns the bytes of a key and its value; used for `stats` even without `max_bytes`.
         policy: `"lru"` or `"w-tinylfu"`.
-        expire_after_access_ms: age since the last put or get at which an entry goes.
-        expire_after_write_ms: age since the last put at which an entry goes.
-        on_evict: told of every eviction.
+        expire_after_access_ms: age since the last put or get at which an entry expires.
+        expire_after_write_ms: age since the last put at which an entry expires.
+        on_evict: called before every eviction and expiration.
         clock: monotonic milliseconds.
         shared: whether several threads use this cache.
 
     Raises:
-        OptionError: no bound of any kind, a negative one, or an unknown policy.
+        OptionError: no limit of any kind, one that is negative or not a whole number, or an unknown policy.
 
     >>> from millpond.cache import MISSING
     >>> planes = new_cache("planes", max_entries=2)

@@ -1,4 +1,4 @@
-"""The loads of a cache that belongs to one thread. Those of several threads are `millpond.cache.flights`' business."""
+"""Runs the loads of a cache that belongs to one thread. Caches of several threads use `millpond.cache.flights`."""
 
 from collections.abc import Callable
 from typing import Generic
@@ -8,7 +8,7 @@ from millpond.errors import OptionError
 
 
 class Loads(Generic[K, V]):
-    """The loads of a cache that belongs to one thread: counted, and never nested for one key."""
+    """The loads of a cache that belongs to one thread. Counts them and raises if a key's load needs that key."""
 
     __slots__ = ("_name", "_running", "failed", "tried")
 
@@ -19,7 +19,7 @@ class Loads(Generic[K, V]):
         self.failed = 0
 
     def run(self, key: K, loader: Callable[[K], V]) -> V:
-        """What the loader returns or raises; an `OptionError` if it is asked for its own key."""
+        """Return what the loader returns; raise `OptionError` if the key is already being loaded."""
         if key in self._running:
             raise reentry(self._name, key)
         self._running.add(key)
@@ -34,7 +34,7 @@ class Loads(Generic[K, V]):
 
 
 def reentry(name: str, key: object) -> OptionError:
-    """The error for a loader that would wait for its own result."""
+    """Return the error for a loader that would wait for its own result."""
     return OptionError(
         f"cache {name!r}: the loader of key {key!r} needs that key while it is loading it, which would wait "
         "for itself for ever; let the loader get what it needs from outside the cache"

@@ -1,11 +1,11 @@
-"""The cache with everything that costs: bytes, expiry, and either eviction order.
+"""The cache with all features: a limit in bytes, expiry, and a choice of eviction order.
 
 The invariant: after every call `_values`, `_weights`, the eviction order and the expiry know the
-same keys, the sum of the weights is `_bytes`, and both bounds hold. Every way in goes through `put`
-and every way out through `_remove`, so that there is one place each to keep that so.
+same keys, the sum of the weights is `_bytes`, and both bounds hold. To keep it, every entry comes in
+through `put` and leaves through `_remove`.
 
-Entries that fell due are swept at the beginning of every call, so nobody sees one and none holds
-room that a live one needs; see `expiry` for why that is cheap.
+Every call begins by removing expired entries. So no caller sees one, and none takes the room of a
+live entry. `expiry` explains why this is cheap.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,7 @@ from millpond.errors import OptionError
 
 
 class MeteredCache(Cache[K, V]):
-    """What `new_cache` makes when more than a number of entries is asked for; see there."""
+    """The cache that `new_cache` makes when the plain LRU does not suffice; its behaviour is documented there."""
 
     __slots__ = (
         "_bytes",
@@ -96,7 +96,7 @@ class MeteredCache(Cache[K, V]):
         self._bytes = self._hits = self._misses = self._evictions = self._expirations = 0
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, which counts as its use."""
+        """Return the value of `key`, and count this as a use."""
         expiry = self._expiry
         now_ms = 0 if expiry is None else self._sweep(expiry)
         value = self._values.get(key, MISSING)
@@ -110,7 +110,7 @@ class MeteredCache(Cache[K, V]):
         return value
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of those keys that are cached; the clock is read once for all."""
+        """Return the values of the cached keys among `keys`; the clock is read once for all of them."""
         expiry, values, read = self._expiry, self._values, self._order.read
         now_ms = 0 if expiry is None else self._sweep(expiry)
         found: dict[K, V] = {}
@@ -130,13 +130,13 @@ class MeteredCache(Cache[K, V]):
         return found
 
     def peek(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, leaving order and counters alone."""
+        """Return the value of `key` without changing the order or the counters."""
         if self._expiry is not None:
             self._sweep(self._expiry)
         return self._values.get(key, default)
 
     def put(self, key: K, value: V) -> None:
-        """Cache `value`, then let others go, or it, until the bounds hold."""
+        """Cache `value`, then evict entries, possibly this one, until the bounds hold."""
         expiry = self._expiry
         now_ms = 0 if expiry is None else self._sweep(expiry)
         weight = 0 if self._weigher is None else self._weigher(key, value)
@@ -160,14 +160,14 @@ class MeteredCache(Cache[K, V]):
             self._evict(self._order.victim(), "size")
 
     def _refuse(self, key: K, value: V) -> None:
-        """An entry too heavy for the whole cache does not push out the others first."""
+        """Reject an entry that is heavier than the whole cache, without evicting the others for it."""
         if self._on_evict is not None:
             self._on_evict(key, value, "size")
         self._evictions += 1
         self.invalidate(key)
 
     def _sweep(self, expiry: Expiry[K]) -> int:
-        """Let go of what is due; the time it is."""
+        """Remove the expired entries and return the present time."""
         now_ms = expiry.now_ms()
         if now_ms >= expiry.earliest_ms:
             for key in expiry.due(now_ms):
@@ -191,17 +191,17 @@ class MeteredCache(Cache[K, V]):
             self._expiry.forget(key)
 
     def invalidate(self, key: K) -> None:
-        """Forget `key`."""
+        """Remove `key`."""
         if key in self._values:
             self._remove(key)
 
     def clear(self) -> None:
-        """Forget every key, but not how often each came."""
+        """Remove every key. The frequencies that W-TinyLFU has counted remain."""
         for key in list(self._values):
             self._remove(key)
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`, loaded on a miss."""
+        """Return the value of `key`, loading it on a miss."""
         value = self.get(key, MISSING)
         if value is not MISSING:
             return cast("V", value)
@@ -210,13 +210,13 @@ class MeteredCache(Cache[K, V]):
         return loaded
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """A copy of what is cached, coldest first."""
+        """Iterate over a copy of the entries, coldest first."""
         if self._expiry is not None:
             self._sweep(self._expiry)
         return iter([(key, self._values[key]) for key in self._order.keys()])  # noqa: SIM118 - a policy is no dict
 
     def stats(self) -> CacheStats:
-        """The counters and the sizes."""
+        """Return the counters and the sizes."""
         if self._expiry is not None:
             self._sweep(self._expiry)
         return CacheStats(
@@ -232,16 +232,16 @@ class MeteredCache(Cache[K, V]):
 
     @property
     def policy(self) -> Policy:
-        """What goes for want of room."""
+        """The rule that chooses the entries to evict."""
         return self._policy
 
     @property
     def bounds(self) -> Bounds:
-        """Entries and bytes."""
+        """The limits on entries and bytes."""
         return Bounds(*(None if bound is inf else int(bound) for bound in (self._max_entries, self._max_bytes)))
 
     def resize(self, bounds: Bounds) -> None:
-        """Change the bounds; what no longer fits goes in the policy's order."""
+        """Change the limits, and evict entries in the policy's order until they hold."""
         checked_bounds(self.name, bounds)
         if bounds.max_bytes is not None and self._weigher is None:
             raise OptionError(
@@ -254,7 +254,7 @@ class MeteredCache(Cache[K, V]):
         self._keep_within_bounds()
 
     def weigh(self, key: K, value: V) -> int:
-        """The bytes of an entry by the weigher."""
+        """Return the bytes of an entry by the weigher, or an estimate if there is none."""
         return deep_size(key, value) if self._weigher is None else self._weigher(key, value)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""A small cache of W-TinyLFU without values, to try what a large one would do.
+"""A small W-TinyLFU cache without values, which simulates a large one.
 
-A cache with a hundredth of the entries, of which only the keys in a sample of a hundredth are asked, hits about as
-often as the large one. The keys are hashes, of which those below a limit are the sample.
+A cache with a hundredth of the entries that sees only a hundredth of the keys has about the hit rate of the large
+cache. Keys are given as hashes, and the sample consists of the hashes below a limit.
 
 Source: Waldspurger, Saemundsson, Ahmad, Park: "Cache modeling and optimization using miniature simulations" (ATC 2017).
 """
@@ -16,7 +16,7 @@ HASHES: Final = 1 << 64
 
 
 def limit_of(share: float) -> int:
-    """The limit below which this share of all hashes lies.
+    """Return the limit below which this share of all hashes lies.
 
     >>> limit_of(0.5)
     0
@@ -25,11 +25,11 @@ def limit_of(share: float) -> int:
 
 
 class Miniature:
-    """One small cache.
+    """One small cache of hashes.
 
     Args:
-        max_entries: how many keys it holds.
-        window: the share of the window.
+        max_entries: the largest number of keys.
+        window: the window's share of the entries; None is the default of `TinyLfuOrder`.
 
     >>> small = Miniature(2)
     >>> [small.use(key) for key in (1, 2, 1)]
@@ -44,7 +44,7 @@ class Miniature:
         self._entries = 0
 
     def use(self, key: int) -> bool:
-        """Ask for a key, which is cached if it was not; whether it was."""
+        """Request a key and cache it on a miss. Return whether it was a hit."""
         order = self._order
         if key in order:
             order.read(key)
@@ -57,7 +57,7 @@ class Miniature:
         return False
 
     def use_together(self, keys: Sequence[int]) -> int:
-        """Look keys up, then cache those that were not there; how many were.
+        """Look up all keys, then cache the missing ones. Return the number of hits.
 
         >>> small = Miniature(2)
         >>> small.use_together([1, 2]), small.use_together([3, 1, 2])

@@ -1,8 +1,8 @@
-"""In which order entries go for want of room: the interface, and plain LRU.
+"""The order in which entries are evicted: the interface, and plain LRU.
 
-A policy knows keys and weights, never values. The invariant: it knows exactly the keys that the
-cache holds, and while it knows any it names a victim. The cache asks for victims until it is within
-its bounds, so a policy need not know whether it is over them.
+An order knows keys and weights, never values. The invariant: it knows exactly the keys that the
+cache holds, and names a victim as long as there is one. The cache asks for victims until it is within
+its bounds, so the order need not know whether the cache exceeds them.
 """
 
 from collections import OrderedDict
@@ -14,32 +14,32 @@ from millpond.cache.api import K
 
 
 class EvictionOrder(Protocol[K]):
-    """Who goes first."""
+    """Chooses the next key to evict. The cache reports every change and every use of a key."""
 
     def added(self, key: K, weight: int) -> None:
-        """A key that was not there was put."""
+        """Add a new key, which was put."""
 
     def replaced(self, key: K, weight: int) -> None:
-        """A key that was there was put again, which is a use."""
+        """Record that a present key was put again, which counts as a use."""
 
     def read(self, key: K) -> None:
-        """A key that is there was used."""
+        """Record a use of a present key."""
 
     def removed(self, key: K) -> None:
-        """A key that was there is gone."""
+        """Remove a key that the cache has removed."""
 
     def victim(self) -> K:
-        """The key to go next; asked only while there is one."""
+        """Return the key to evict next. Called only while there is a key."""
 
     def keys(self) -> Iterator[K]:
-        """Every key, coldest first."""
+        """Iterate over every key, coldest first."""
 
     def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
-        """The cache has other bounds now; the victims to come are its own to ask for."""
+        """Adopt new bounds. The cache then asks for victims until it is within them."""
 
 
 class Segment(Generic[K]):
-    """Keys in the order of their use, with their weights and the room they may take."""
+    """Keys in the order of their last use, with their weights, and the segment's limits."""
 
     __slots__ = ("bytes", "max_bytes", "max_entries", "weights")
 
@@ -50,33 +50,33 @@ class Segment(Generic[K]):
         self.max_bytes = max_bytes
 
     def append(self, key: K, weight: int) -> None:
-        """Add a key as the last used."""
+        """Add a key as the most recently used."""
         self.weights[key] = weight
         self.bytes += weight
 
     def reweigh(self, key: K, weight: int) -> None:
-        """Change a weight and make the key the last used."""
+        """Change the weight of a key and make it the most recently used."""
         self.bytes += weight - self.weights[key]
         self.weights[key] = weight
         self.weights.move_to_end(key)
 
     def remove(self, key: K) -> int:
-        """Take a key out; its weight."""
+        """Remove a key and return its weight."""
         weight = self.weights.pop(key)
         self.bytes -= weight
         return weight
 
     def oldest(self) -> K:
-        """The key used longest ago."""
+        """Return the least recently used key."""
         return next(iter(self.weights))
 
     def is_over(self) -> bool:
-        """Whether it takes more room than it may."""
+        """Whether the segment exceeds one of its limits."""
         return len(self.weights) > self.max_entries or self.bytes > self.max_bytes
 
 
 class LruOrder(Generic[K]):
-    """The key used longest ago goes first.
+    """Evicts the least recently used key first.
 
     >>> order = LruOrder()
     >>> order.added("a", 1); order.added("b", 1); order.read("a")
@@ -90,28 +90,28 @@ class LruOrder(Generic[K]):
         self._keys: OrderedDict[K, None] = OrderedDict()
 
     def added(self, key: K, weight: int) -> None:  # noqa: ARG002 - LRU does not weigh
-        """The key is the last used."""
+        """Make the key the most recently used."""
         self._keys[key] = None
 
     def replaced(self, key: K, weight: int) -> None:  # noqa: ARG002 - LRU does not weigh
-        """The key is the last used."""
+        """Make the key the most recently used."""
         self._keys.move_to_end(key)
 
     def read(self, key: K) -> None:
-        """The key is the last used."""
+        """Make the key the most recently used."""
         self._keys.move_to_end(key)
 
     def removed(self, key: K) -> None:
-        """Forget the key."""
+        """Remove the key."""
         del self._keys[key]
 
     def victim(self) -> K:
-        """The key used longest ago."""
+        """Return the least recently used key."""
         return next(iter(self._keys))
 
     def keys(self) -> Iterator[K]:
-        """The key used longest ago first."""
+        """Iterate over the keys, least recently used first."""
         return iter(self._keys)
 
     def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
-        """Nothing changes: the order knows no bounds."""
+        """Do nothing: LRU does not depend on the bounds."""

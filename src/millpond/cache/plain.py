@@ -1,11 +1,11 @@
-"""The plain LRU: a number of entries, one thread, nothing else.
+"""The plain LRU cache: a limit on entries, for one thread, and nothing else.
 
-The hot path of the keyed state, so it owes little: one hash look-up and one relinking per `get`,
-no node object, no clock, no indirection. The invariant: `_entries` runs from the entry used
-longest ago to the one used last.
+It lies on the hot path of keyed state. So a `get` costs one hash lookup and one relinking, without
+node objects, a clock or an inner cache. The invariant: `_entries` is ordered from the least to the
+most recently used entry.
 
-CPython's `OrderedDict` is the whole structure: a hash table threaded by a doubly linked list, both
-in C. A `dict` would be faster per write, but finds its oldest key by walking over the deleted ones.
+CPython's `OrderedDict` is the whole structure: a hash table and a doubly linked list, both in C.
+A `dict` would write faster, but would find its oldest key only by walking over deleted slots.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ from millpond.errors import OptionError
 
 
 class PlainLru(Cache[K, V]):
-    """What `new_cache(name, max_entries=n)` makes; see there."""
+    """The cache that `new_cache(name, max_entries=n)` makes; its behaviour is documented there."""
 
     __slots__ = (
         "_entries",
@@ -41,7 +41,7 @@ class PlainLru(Cache[K, V]):
         self._hits = self._misses = self._evictions = 0
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, which becomes the last used."""
+        """Return the value of `key`, which becomes the most recently used."""
         entries = self._entries
         if key in entries:
             entries.move_to_end(key)
@@ -51,11 +51,11 @@ class PlainLru(Cache[K, V]):
         return default
 
     def peek(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, leaving order and counters alone."""
+        """Return the value of `key` without changing the order or the counters."""
         return self._entries.get(key, default)
 
     def put(self, key: K, value: V) -> None:
-        """Cache `value`; the entry used longest ago goes if there is one too many."""
+        """Cache `value`; evict the least recently used entry if the cache is over its limit."""
         entries = self._entries
         entries[key] = value
         entries.move_to_end(key)
@@ -74,15 +74,15 @@ class PlainLru(Cache[K, V]):
             self._evictions += 1
 
     def invalidate(self, key: K) -> None:
-        """Forget `key`."""
+        """Remove `key`."""
         self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self._entries.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`, loaded on a miss."""
+        """Return the value of `key`, loading it on a miss."""
         value = self.get(key, MISSING)
         if value is not MISSING:
             return cast("V", value)
@@ -91,11 +91,11 @@ class PlainLru(Cache[K, V]):
         return loaded
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """A copy of what is cached, the entry used longest ago first."""
+        """Iterate over a copy of the entries, least recently used first."""
         return iter(list(self._entries.items()))
 
     def stats(self) -> CacheStats:
-        """The counters and the number of entries; nothing is weighed."""
+        """Return the counters and the number of entries; entries are not weighed."""
         return CacheStats(
             hits=self._hits,
             misses=self._misses,
@@ -109,16 +109,16 @@ class PlainLru(Cache[K, V]):
 
     @property
     def policy(self) -> Policy:
-        """LRU."""
+        """Always `"lru"`."""
         return "lru"
 
     @property
     def bounds(self) -> Bounds:
-        """A number of entries."""
+        """The limit on entries."""
         return Bounds(self._max_entries)
 
     def resize(self, bounds: Bounds) -> None:
-        """Hold another number of entries; those used longest ago go if they are too many."""
+        """Change the limit on entries, and evict the least recently used above it."""
         checked_bounds(self.name, bounds)
         if bounds.max_entries is None or bounds.max_bytes is not None:
             raise OptionError(
@@ -129,7 +129,7 @@ class PlainLru(Cache[K, V]):
         self._evict()
 
     def weigh(self, key: K, value: V) -> int:
-        """An estimate: nothing is weighed here."""
+        """Return an estimate of an entry's bytes; this cache does not weigh entries."""
         return deep_size(key, value)
 
     def __len__(self) -> int:

@@ -1,11 +1,11 @@
-"""One lock around a cache, and single flight: the form for several threads.
+"""A cache for several threads: one lock around another cache, and single flight.
 
-The invariant: the lock is held for look-ups and changes, never while a loader runs, so a slow load
-stops only those who want its key. `on_evict` runs under the lock: an evicted value is written back
-before anybody can load the key again.
+The invariant: the lock is held for lookups and changes, never while a loader runs. So a slow load
+delays only the callers that want its key. `on_evict` runs under the lock, so an evicted value is
+written back before anybody can load the key again.
 
-A load whose key is put or invalidated meanwhile is given to those who wait for it and not cached:
-it may be older than what the caller knows.
+If a key is put or invalidated while it is being loaded, the waiting callers get the loaded value, but
+it is not cached: it may be older than the change.
 """
 
 import threading
@@ -20,7 +20,7 @@ from millpond.cache.loading import reentry
 
 
 class _Load(Flight, Generic[V]):
-    """A load of one key, and its value or error once it is done."""
+    """A load of one key. Holds its value or its error once it is done."""
 
     __slots__ = ("error", "value")
 
@@ -31,7 +31,7 @@ class _Load(Flight, Generic[V]):
 
 
 class SharedCache(Cache[K, V]):
-    """What `new_cache(..., shared=True)` makes; see there."""
+    """The cache that `new_cache(..., shared=True)` makes; its behaviour is documented there."""
 
     __slots__ = ("_failures", "_flights", "_inner", "_joined", "_loads", "_lock")
 
@@ -43,40 +43,40 @@ class SharedCache(Cache[K, V]):
         self._lock = threading.RLock()
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of `key`."""
+        """Return the value of `key`."""
         with self._lock:
             return self._inner.get(key, default)
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of those keys that are cached, all of one moment."""
+        """Return the values of the cached keys among `keys`, as of one moment."""
         with self._lock:
             return self._inner.get_present(keys)
 
     def peek(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, leaving order and counters alone."""
+        """Return the value of `key` without changing the order or the counters."""
         with self._lock:
             return self._inner.peek(key, default)
 
     def put(self, key: K, value: V) -> None:
-        """Cache `value`; a load of the key that is under way will not replace it."""
+        """Cache `value`; a load of the key that is under way does not replace it."""
         with self._lock:
             self._flights.forget(key)
             self._inner.put(key, value)
 
     def invalidate(self, key: K) -> None:
-        """Forget `key`."""
+        """Remove `key`."""
         with self._lock:
             self._flights.forget(key)
             self._inner.invalidate(key)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         with self._lock:
             self._flights.forget_all()
             self._inner.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`, loaded on a miss by one of the threads that want it."""
+        """Return the value of `key`; on a miss, one of the threads that want it loads it."""
         with self._lock:
             value: V | Missing = self._inner.get(key, MISSING)
             if value is not MISSING:
@@ -119,12 +119,12 @@ class SharedCache(Cache[K, V]):
         return load.value
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """A copy of what is cached, coldest first."""
+        """Iterate over a copy of the entries, coldest first."""
         with self._lock:
             return self._inner.items()
 
     def stats(self) -> CacheStats:
-        """The counters and sizes of one moment."""
+        """Return the counters and sizes as of one moment."""
         with self._lock:
             counted = self._inner.stats()
             return replace(
@@ -141,24 +141,24 @@ class SharedCache(Cache[K, V]):
 
     @property
     def policy(self) -> Policy:
-        """What goes for want of room."""
+        """The rule that chooses the entries to evict."""
         return self._inner.policy
 
     @property
     def bounds(self) -> Bounds:
-        """The most that it holds."""
+        """The limits of this cache."""
         return self._inner.bounds
 
     def resize(self, bounds: Bounds) -> None:
-        """Change the bounds; what no longer fits goes."""
+        """Change the limits, and evict entries until the cache fits them."""
         with self._lock:
             self._inner.resize(bounds)
 
     def weigh(self, key: K, value: V) -> int:
-        """The bytes of an entry."""
+        """Return the bytes of an entry."""
         return self._inner.weigh(key, value)
 
     def lay_around(self, layer: Callable[[Cache[K, V]], Cache[K, V]]) -> None:
-        """Put a layer around the cache under the lock: it is called in place of that cache from now on."""
+        """Replace the cache under the lock by `layer(cache)`, a wrapper around it."""
         with self._lock:
             self._inner = layer(self._inner)

@@ -1,25 +1,24 @@
-"""How often a key was seen lately, for all keys, in four bytes a cached entry.
+"""Estimates how often each key was requested recently, in four bytes per cached entry.
 
-W-TinyLFU compares two keys by how often they were asked for, also keys that are not cached. Exact
-counts would be an unbounded map, so this is a count-min sketch [1]: four rows of counters, a key
-has one counter in each row, and its estimate is the least of the four, which is never below the
-truth except for ageing and the cap. The rows are as wide as the cache has entries, rounded up to
-a power of two.
+W-TinyLFU compares the request counts of two keys, also of keys that are not cached. Exact counts
+would need an unbounded map. So this is a count-min sketch [1]: four rows of counters, in each of which
+a key has one counter. The estimate is the smallest of the four. Except for ageing and the cap, it is
+never below the true count. The rows are as wide as the cache has entries, rounded up to a power of two.
 
-Two departures make it a measure of *lately* [2]. Counters stop at 15, since to admit a key we only
-ask which of two is larger; and after ten increments per entry all counters are halved, so what was
-popular once fades with that half-life. Increments to a key whose counters are all at the cap do not
-count towards ageing.
+Two changes make the counts *recent* [2]. Counters stop at 15, since admission only asks which of two
+keys has the larger count. And after ten increments per entry all counters are halved, so past
+popularity fades with that half-life. Requests of a key whose counters are all at the cap do not count
+towards ageing.
 
-Caffeine packs sixteen 4-bit counters into a long. In CPython shifting and masking costs more than
-it saves, and so does a loop over the rows: a byte holds a counter of 0 to 15, a row is a
-`bytearray`, and halving it is one `translate` in C. The invariant: no counter above 15. When the
-cache outgrows the rows they double: appending a row to itself keeps every estimate, since the
-longer index has the shorter one as its low bits.
+Caffeine packs sixteen 4-bit counters into a long. In CPython, shifting and masking cost more than they
+save, and so does a loop over the rows. So a byte holds one counter, a row is a `bytearray`, and halving
+it is one `translate` in C. The invariant: no counter is above 15. When the cache outgrows the rows, each
+row is appended to itself. This keeps every estimate, since the low bits of the longer index are the
+shorter index.
 
-Keys are spread with Python's hash of a tuple, which mixes its bits well (a number's own hash is the
-number) and of which each row reads another part. It is right here, though never for what outlives
-a process: a sketch lives and dies with its cache. Trade-off: with strings, whose hash changes from run to run,
+Keys are hashed as a one-element tuple, because Python's hash of a number is the number itself, while
+that of a tuple mixes the bits. Each row uses another part of the hash. Such hashes differ between
+processes, which is fine, since a sketch lives only as long as its cache. The trade-off: with strings,
 two runs may decide a near tie differently.
 
 1. Cormode, Muthukrishnan: "An improved data stream summary: the count-min sketch" (2005).
@@ -33,7 +32,7 @@ _HALVED = bytes(count // 2 for count in range(256))
 
 
 class FrequencySketch:
-    """Estimated uses of any hashable key, from 0 to 15, fading with time.
+    """Estimates the recent uses of hashable keys, from 0 to 15. Old uses fade.
 
     >>> sketch = FrequencySketch()
     >>> for _ in range(3): _ = sketch.increment("often")
@@ -50,14 +49,14 @@ class FrequencySketch:
         self._increments = 0
 
     def ensure_width(self, entries: int) -> None:
-        """Make room for the counts of as many keys, keeping every estimate."""
+        """Widen the rows for this number of keys, keeping every estimate."""
         while self._last < entries - 1:
             for row in self._rows:
                 row.extend(bytes(row))
             self._last = 2 * self._last + 1
 
     def increment(self, key: object) -> int:
-        """Count one use; the hash that the key was spread by."""
+        """Count one use of a key. Return the hash that chose its counters."""
         spread = hash((key,))
         last = self._last
         first, second, third, fourth = self._rows
@@ -83,7 +82,7 @@ class FrequencySketch:
         return spread
 
     def frequency(self, key: object) -> int:
-        """The estimate of a key's uses."""
+        """Return the estimated uses of a key."""
         spread = hash((key,))
         last = self._last
         first, second, third, fourth = self._rows

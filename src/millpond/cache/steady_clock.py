@@ -1,15 +1,14 @@
-"""A clock without its steps back.
+"""A clock whose readings never fall, over a clock that may step back.
 
-Under every expiry. A clock that steps back would leave entries with later deadlines before earlier ones. The
-invariant: readings never fall. The time between the two readings around a step back is lost, and ages go on
-from there.
+Every expiry uses it. Expiry keeps entries in the order of their deadlines, which a step back would break. The time
+between the two readings around a step back is lost; from there on, ages grow as usual.
 """
 
 from millpond.cache.api import Clock
 
 
 class SteadyClock:
-    """A clock that never goes back, over one that may; milliseconds.
+    """A clock in milliseconds that never goes back, over one that may.
 
     >>> readings = iter([10, 20, 15, 18])
     >>> clock = SteadyClock(lambda: next(readings))
@@ -25,7 +24,7 @@ class SteadyClock:
         self._stepped_back_ms = 0
 
     def __call__(self) -> int:
-        """The time by the clock, without its steps back."""
+        """Return the time of the clock, with its steps back removed."""
         now_ms = self._clock() + self._stepped_back_ms
         if now_ms < self._last_ms:
             self._stepped_back_ms += self._last_ms - now_ms

@@ -1,7 +1,7 @@
-"""W-TinyLFU: what is used least often goes, unless it is new.
+"""W-TinyLFU: evicts the least frequently used key, but gives new keys time to be used.
 
-LRU is poor where many keys come once: each of them pushes out a key that would have been asked for
-again. LFU is poor where popularity moves. W-TinyLFU [1] joins the two with three segments of the
+LRU does badly if many keys are requested only once: each of them evicts a key that would be requested
+again. LFU does badly if popularity changes. W-TinyLFU [1] combines the two with three segments of the
 cache and one sketch of frequencies (`sketch`):
 
     put ──> window (LRU) ──────> probation ──> evicted
@@ -9,24 +9,24 @@ cache and one sketch of frequencies (`sketch`):
                               used  ▼   │ protected is over its share
                                   protected (80 % of the rest)
 
-A new key enters the *window*, so a burst has a chance to build up. What falls out of the window is
-a candidate for the main part, a segmented LRU [2]: *probation* for what was used once since it came
-in, *protected* for more. When there is no room, the candidate meets the key of probation that was
-used longest ago, and the sketch decides: only a candidate that was seen more often stays. A tie
-keeps what is there, which makes the cache deaf to scans.
+A new key enters the *window*, so a burst of requests can raise its count. A key that falls out of the
+window is a candidate for the main part, a segmented LRU [2]: *probation* has the keys that were not
+used since they entered the main part, *protected* those that were. If there is no room, the sketch
+compares the candidate with the least recently used key of probation. The candidate stays only if it
+was requested more often. A tie keeps the old key, so a scan does not displace the cache's contents.
 
-The invariant: a key is in exactly one segment, and the window and protected are within their
-shares after every call (probation takes what they leave). A just-put key is evicted by its own put
-only when the window is too small to hold it.
+The invariant: a key is in exactly one segment, and the window and protected are within their shares
+after every call (probation takes the rest). A key is evicted by its own put only if the window is too
+small to hold it.
 
-How large the window should be depends on the load: recency wants a large one, frequency a small
-one. So the share starts at 20 %, and after every ten requests per entry it becomes the one that
-`best_window` found to hit most.
+The best size of the window depends on the load: much recency needs a large one, stable frequencies a
+small one. So the share starts at 20 %. After every ten requests per entry it becomes the share for
+which `best_window` found the most hits.
 
-Trade-offs: microseconds a call where LRU takes a fraction of one, so it pays where a miss is dear
-(a network or a disk behind the cache). Caffeine lets
-one rejected candidate in 128 win by lot, against keys chosen to collide in the sketch; decisions
-here are repeatable instead, and keys are not chosen by strangers.
+The trade-off: a call takes microseconds, against a fraction of one for LRU. So W-TinyLFU pays if a miss
+is expensive (a network or a disk behind the cache). Caffeine admits one rejected candidate in 128 by
+chance, as a defence against keys chosen to collide in the sketch. Here decisions are repeatable instead,
+and strangers do not choose the keys.
 
 1. Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy" (2017).
 2. Karedla, Love, Wherry: "Caching strategies to improve disk system performance" (1994).
@@ -46,32 +46,32 @@ _PROTECTED_SHARE = 0.8
 _SAMPLE_PER_ENTRY = 10
 _FIRST_SHARE = 0.2
 _NONE = -(1 << 63)
-"""No hash is below this."""
+"""The lowest hash: no hash is below it."""
 
 _LEAST_SAMPLED_ENTRIES = 50
 
 
 class Windows(Protocol):
-    """Finds the best share of the window while the cache runs, see `best_window`."""
+    """Finds the best share of the window while the cache runs; `best_window` implements it."""
 
     limit: int
-    """The hashes of the keys below this are wanted."""
+    """Only keys whose hashes are below this are passed to `use`."""
 
     def use(self, spread: int) -> None:
-        """A key is asked for, given by its hash."""
+        """Record a request for a key, given by its hash."""
 
     def choose(self, entries: int) -> float | None:
-        """The best share for a cache of so many entries; None keeps the present one."""
+        """Return the best share for a cache of `entries` entries; None keeps the present one."""
 
 
 class TinyLfuOrder(Generic[K]):
     """The eviction order of `policy="w-tinylfu"`, for bounds in entries, bytes or both.
 
     Args:
-        max_entries: how many entries at most; None is no such bound.
-        max_bytes: how many bytes at most; None is no such bound.
-        window: the share of the window to begin with; None is 20 %.
-        windows: finds a better share; None keeps it.
+        max_entries: the largest number of entries; None means no limit.
+        max_bytes: the largest number of bytes; None means no limit.
+        window: the window's share at the beginning; None means 20 %.
+        windows: finds a better share; None keeps the first one.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class TinyLfuOrder(Generic[K]):
         return key in self._home
 
     def resize(self, max_entries: int | None, max_bytes: int | None) -> None:
-        """The segments have their shares of the new bounds; what falls out of the window meets the main part."""
+        """Give the segments their shares of the new bounds. Keys that fall out of the window compete as candidates."""
         self._bound(max_entries, max_bytes)
         self._candidates.clear()
         self._share()
 
     def added(self, key: K, weight: int) -> None:
-        """A new key enters the window; what falls out of it becomes a candidate."""
+        """Put a new key into the window. Keys that fall out of it become candidates."""
         self._sketch.ensure_width(len(self._home) + 1)
         self._count(key)
         self._place(key, weight, self._window)
@@ -116,14 +116,14 @@ class TinyLfuOrder(Generic[K]):
         self._settle()
 
     def replaced(self, key: K, weight: int) -> None:
-        """A key that is put again counts as used; its weight may push others on."""
+        """Count a use of a key that was put again. Its new weight may move other keys between segments."""
         self._home[key].reweigh(key, weight)
         self._candidates.clear()
         self.read(key)
         self._settle()
 
     def read(self, key: K) -> None:
-        """A used key moves to the end of its segment, out of probation into protected."""
+        """Move a used key to the end of its segment, or from probation to protected."""
         self._count(key)
         home = self._home[key]
         if home is self._probation:
@@ -133,13 +133,13 @@ class TinyLfuOrder(Generic[K]):
             home.weights.move_to_end(key)
 
     def removed(self, key: K) -> None:
-        """Forget the key; the sketch remembers how often it came."""
+        """Remove the key. The sketch keeps its count."""
         self._home.pop(key).remove(key)
         if key in self._candidates:
             self._candidates.remove(key)
 
     def victim(self) -> K:
-        """The loser of the newest candidate and the coldest key of the main part."""
+        """Return the less frequent of the first candidate and the coldest key of the main part."""
         coldest = self._coldest()
         if not self._candidates:
             return coldest
@@ -151,7 +151,7 @@ class TinyLfuOrder(Generic[K]):
         return candidate
 
     def keys(self) -> Iterator[K]:
-        """Probation first, then the window, then protected; each from its coldest key."""
+        """Iterate over probation, then the window, then protected, each from its coldest key."""
         return chain(self._probation.weights, self._window.weights, self._protected.weights)
 
     def _coldest(self) -> K:

@@ -1,17 +1,21 @@
-"""How heavy an entry is when nobody says: a plain estimate of its bytes in this process.
+"""The default weigher: an estimate of an entry's bytes in this process.
 
-It walks containers and instances as `sys.getsizeof` sees them and adds what an entry costs the
-cache itself. It is an estimate: memory that C extensions hide is seen only where the object tells
-`nbytes` (numpy, Arrow); an object that two entries share is counted in both; what the allocator
-rounds up is not counted. A cache on a hot path passes its own weigher, such as `len` of encoded
-bytes, since a walk costs about a microsecond per object.
+It adds up `sys.getsizeof` over containers and instances, and what the entry costs the cache itself.
+The estimate has three limits:
+
+- Memory inside C extensions is counted only if the object has `nbytes` (numpy, Arrow).
+- An object that two entries share is counted in both.
+- The allocator's rounding is not counted.
+
+A walk costs about a microsecond per object. So a cache on a hot path passes its own weigher, such as
+`len` of encoded bytes.
 """
 
 import sys
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 ENTRY_BYTES = 400
-"""What the cache's own structures take per entry: a node, and a place in each of its tables."""
+"""Bytes of the cache's own structures per entry: a node, and a slot in each of its tables."""
 
 _LEAVES = (
     str,
@@ -30,7 +34,7 @@ _LEAVES = (
 
 
 def deep_size(key: object, value: object) -> int:
-    """The estimated bytes of one cached entry, key and cache structures included.
+    """Estimate the bytes of one cached entry, including its key and the cache's structures.
 
     >>> deep_size("key", "x" * 1_000) - deep_size("key", "")
     1000

@@ -1,1 +1,1 @@
-"""The commands of `millpond`, one file each; `millpond.cli` puts them together."""
+"""The commands of `millpond`, one file each; `millpond.cli` combines them."""

@@ -1,4 +1,4 @@
-"""`millpond backfill`: days of history collected into the hop table that uploads go on from."""
+"""`millpond backfill`: collects days of history into the hop table from which uploads continue."""
 
 import click
 import msgspec

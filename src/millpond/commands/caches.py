@@ -1,4 +1,4 @@
-"""`millpond caches`: what recorded hit-rate curves advise, and what a recorded trace would have hit."""
+"""`millpond caches`: gives advice by recorded hit-rate curves, and replays recorded traces."""
 
 import urllib.error
 import urllib.request
@@ -27,7 +27,7 @@ _TIMEOUT_SECONDS = 10
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a server tells of its caches."""
+    """The caches that a server reports."""
 
     caches: list[CacheReport]
 
@@ -46,8 +46,8 @@ def caches() -> None:
 def advise(*, source: str, hit_rate: float | None, budget: str | None, api_key: str | None, as_json: bool) -> None:
     """Tell which caches are too small, too large or useless, and how to split a budget over them.
 
-    URL is that of a server (`millpond serve --hit-rate-curves`), as http://127.0.0.1:8765. FILE has what such a server
-    answers at /v1/caches.
+    URL is that of a server (`millpond serve --hit-rate-curves`), such as http://127.0.0.1:8765. FILE has the answer of
+    such a server at /v1/caches.
     """
     reports = _view(source, api_key).caches
     if not reports:
@@ -121,9 +121,9 @@ def _view(source: str, api_key: str | None) -> View:
 
 def _fetched(url: str, api_key: str | None) -> bytes:
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    request = urllib.request.Request(url.rstrip("/").removesuffix(PATH) + PATH, headers=headers)  # noqa: S310 - http alone
+    request = urllib.request.Request(url.rstrip("/").removesuffix(PATH) + PATH, headers=headers)  # noqa: S310 - only HTTP
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http alone
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - only HTTP
             content: bytes = answer.read()
             return content
     except urllib.error.HTTPError as error:

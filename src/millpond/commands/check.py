@@ -1,4 +1,4 @@
-"""`millpond check`: whether what was served is what the training set says."""
+"""`millpond check`: compares the served answers with the training set."""
 
 import sys
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`millpond compile`: what definitions compile to, and against a store what a change of them costs."""
+"""`millpond compile`: shows what definitions compile to and, with a store, what a change of them costs."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ from millpond.kv import Get, KVStore, open_store
 @click.option("--store", "store_url", metavar="URL", help="Also say what changed since the upload that it serves.")
 @json_option
 def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: bool) -> None:  # noqa: A001 - the command's name
-    """Show hops, cells, layers, bytes per key and what can delete, of every GroupBy in DEFINITIONS.
+    """Show hops, cells, layers and bytes per key of every GroupBy in DEFINITIONS, and which cells support deletes.
 
-    With --store it also says what the definition costs compared with the one that is served.
+    With --store it also says what it takes to serve this definition instead of the served one.
     """
     plans = [compile_group_by(group_by) for group_by in load_definitions(definitions).group_bys]
     costs: dict[str, str] = {}
@@ -35,7 +35,7 @@ def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: boo
 
 
 def cost_of_change(plan: GroupByPlan, served: ServingInfo | None) -> str:
-    """Say what serving a plan costs where an upload of the same name is served.
+    """Say what it takes to serve a plan, given the upload of the same name that is served, if any.
 
     >>> from millpond.features import Aggregation, Field, GroupBy
     >>> plan = compile_group_by(GroupBy("g", (Field("k", "string"),), (), (Aggregation("count"),)))

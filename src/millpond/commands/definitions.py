@@ -1,7 +1,7 @@
-"""Reading definitions for a command: the GroupBys and Joins of a Python file or module.
+"""Reads the definitions for a command: the GroupBys and Joins of a Python file or module.
 
-A file is named by its path (`features/flights.py`), a module as it is imported (`shop.features`). What
-counts are the GroupBys and Joins among its names; a GroupBy that only a Join uses need not have a name.
+A file is given by its path (`features/flights.py`), a module by its import name (`shop.features`). All GroupBys and
+Joins among its global names count. A GroupBy that is only used in a Join need not have a global name.
 """
 
 import importlib
@@ -19,7 +19,7 @@ _Definition = TypeVar("_Definition", GroupBy, Join)
 
 
 class Definitions(NamedTuple):
-    """GroupBys and Joins in the order they were found, each once."""
+    """GroupBys and Joins, each once, in the order in which they were found."""
 
     group_bys: tuple[GroupBy, ...]
     joins: tuple[Join, ...]
@@ -29,7 +29,7 @@ def load_definitions(places: Sequence[str]) -> Definitions:
     """Read the definitions of some files and modules.
 
     Raises:
-        OptionError: a place cannot be imported or has no definition, or two definitions have one name.
+        OptionError: a place cannot be imported or has no definition, or two different definitions have the same name.
     """
     group_bys: dict[str, GroupBy] = {}
     joins: dict[str, Join] = {}

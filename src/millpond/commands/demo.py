@@ -1,4 +1,4 @@
-"""`millpond demo`: a year of real flights through every room, every answer checked."""
+"""`millpond demo`: runs a year of real flights through every part of Millpond, and checks every answer."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 from millpond.errors import MissingDependencyError
 
 STOPPED = 130
-"""The exit code of a command that was interrupted."""
+"""The exit code of an interrupted command."""
 
 
 @click.command()

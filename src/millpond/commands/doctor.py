@@ -1,4 +1,4 @@
-"""`millpond doctor`: what is wrong with this machine or a session's settings, and how to mend it."""
+"""`millpond doctor`: finds problems of this machine or of a session's settings, and says how to solve them."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ import click
 def doctor(*, conf: Path | None, as_json: bool) -> None:
     """Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.
 
-    Says how to mend what is wrong. The exit code is 1 if something is.
+    Says how to solve each problem. The exit code is 1 if there is one.
     """
     from millpond import doctor as examination
 

@@ -1,6 +1,6 @@
-"""The options that several commands share, and how their results are told.
+"""The options that several commands share, and the printing of their results.
 
-Progress goes to stderr, results to stdout; with ``--json`` the result is one JSON object.
+Progress goes to stderr, results to stdout. With ``--json`` the result is JSON.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def definitions_argument(command: _Command) -> _Command:
-    """The files and modules with the definitions."""
+    """Add the argument for the files and modules with the definitions."""
     return click.argument("definitions", nargs=-1, required=True, metavar="DEFINITIONS...")(command)
 
 
 def json_option(command: _Command) -> _Command:
-    """JSON in place of text."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
 
 
 def quiet_option(command: _Command) -> _Command:
-    """No progress."""
+    """Add the option `--quiet`."""
     return click.option("--quiet", is_flag=True, help="Show no progress.")(command)
 
 
@@ -38,7 +38,7 @@ class TimeOfDay(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read one."""
+        """Return the time in milliseconds since 1970 UTC."""
         if isinstance(value, int):
             return value
         if str(value).isdigit():
@@ -54,7 +54,7 @@ class TimeOfDay(click.ParamType[int]):
 
 
 def snapshots_end_option(command: _Command) -> _Command:
-    """As of when the snapshots of entity sources are."""
+    """Add the option for the batch end of the entity sources' snapshots."""
     return click.option(
         "--snapshots-end",
         "snapshots_end_ms",
@@ -64,5 +64,5 @@ def snapshots_end_option(command: _Command) -> _Command:
 
 
 def tell(result: Any, *, as_json: bool, text: str) -> None:
-    """Print a command's result."""
+    """Print a command's result: `result` as JSON, or `text`."""
     click.echo(msgspec.json.encode(result).decode() if as_json else text)

@@ -1,6 +1,7 @@
-"""The progress of a long command: a bar on a terminal, plain lines elsewhere, on stderr.
+"""Shows the progress of a long command on stderr: a bar on a terminal, plain lines elsewhere.
 
-The one mechanism of all commands but the demo, which has a display of its own. The bar is click's.
+For commands that know their number of steps; `waiting` is for the others. The demo has a display of its own. The bar is
+click's.
 """
 
 import sys
@@ -11,15 +12,15 @@ import click
 
 
 class Progress:
-    """How far a command is; a context manager.
+    """Shows how far a command is; a context manager.
 
-    On a terminal it is a bar that ends in what was done last. Elsewhere each step is a line.
+    On a terminal it is a bar followed by the last step. Elsewhere each step is a line.
 
     Args:
-        label: what is being done.
-        steps: how many there are.
-        quiet: whether nothing is shown.
-        out: where to; stderr by default.
+        label: what the command does.
+        steps: the number of steps.
+        quiet: whether to show nothing.
+        out: the stream to write to; stderr by default.
 
     >>> with Progress("replay", 2, out=sys.stdout) as progress:
     ...     progress.step("lru 100")
@@ -56,7 +57,7 @@ class Progress:
             self._bar.__exit__(kind, error, trace)
 
     def step(self, text: str) -> None:
-        """One step is done; `text` says which."""
+        """Show that one step is done; `text` names it."""
         self._done += 1
         if self._bar is not None:
             self._bar.update(1, text)

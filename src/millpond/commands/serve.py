@@ -1,6 +1,6 @@
-"""`millpond serve`: the features of GroupBys and Joins over HTTP.
+"""`millpond serve`: serves the features of GroupBys and Joins over HTTP.
 
-With several processes this one is their parent: it binds the port, starts the same command again for each
+With several processes, this one is their parent. It binds the port, starts the same command again for each
 of them, and opens no store itself.
 """
 
@@ -28,7 +28,7 @@ from millpond.serving.http.server import bound_listener, run_server, url_of
 
 
 def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """An option for each of the limits."""
+    """Add an option for each field of `Limits` to a command."""
     for field in reversed(msgspec.structs.fields(Limits)):
         option = click.option(
             f"--{field.name.replace('_', '-')}", type=click.IntRange(min=1), default=field.default, show_default=True
@@ -106,9 +106,9 @@ def serve(
     log_calls: bool,
     **limit_options: Any,
 ) -> None:
-    """Answer with the features of GroupBys and Joins over HTTP.
+    """Serve the features of GroupBys and Joins over HTTP.
 
-    DEFINITIONS are Python files or modules that have them.
+    DEFINITIONS are the Python files or modules that define them.
     """
     log_as_json()
     limits = Limits(**limit_options)
@@ -150,7 +150,7 @@ def serve(
 
 
 def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> AbstractContextManager[None]:
-    """Push the metrics of this process, if it was asked for."""
+    """Push the metrics of this process if there is an endpoint."""
     if endpoint is None:
         return nullcontext()
     instance = str(os.getpid()) if place is None else f"{os.getppid()}-{place.number}"
@@ -158,7 +158,7 @@ def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> Abstrac
 
 
 def _own_folder(folder: Path, place: Place | None) -> Path:
-    """A folder of this process alone."""
+    """Return the folder of this process, which is created for a worker."""
     if place is None:
         return folder
     own = folder / f"process-{place.number}"

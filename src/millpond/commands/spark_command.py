@@ -1,6 +1,6 @@
-"""What the commands that run on Spark share: their options, their session, and how files stand for tables.
+"""The parts that commands on Spark share: options, the session, and files in place of tables.
 
-A command declares its own options alone and takes a `Given` first, which has the shared ones.
+A command declares only its own options. Its first argument is a `Given`, which has the shared ones.
 """
 
 import functools
@@ -45,16 +45,16 @@ _Definition = TypeVar("_Definition")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What every command on Spark is given.
+    """The options and arguments that every command on Spark has.
 
     Args:
-        definitions: what was found in the files and modules.
-        name: of the definition that is meant; None if there is but one.
-        master: Spark's; None for that of spark-submit, or all local cores.
-        settings: of the session, by their keys.
-        paths: the files that stand for a source's table, by the table's name.
-        as_json: whether the result is told as JSON.
-        quiet: whether no progress is shown.
+        definitions: the definitions in the given files and modules.
+        name: the name of the definition to use; None if it was not given.
+        master: Spark's master; None means that of spark-submit, or all local cores.
+        settings: the settings of the session, by key.
+        paths: the files to read in place of a source's table, by the table's name.
+        as_json: whether to print the result as JSON.
+        quiet: whether to show no progress.
     """
 
     definitions: Definitions
@@ -67,12 +67,12 @@ class Given:
 
     @property
     def group_by(self) -> GroupBy:
-        """The GroupBy of the name; the only one, if no name is given."""
+        """The GroupBy of the given name; without a name, the only GroupBy."""
         return _chosen("GroupBy", {one.name: one for one in self.definitions.group_bys}, self.name)
 
     @property
     def target(self) -> GroupBy | Join:
-        """The Join or GroupBy of the name; without a name the only Join, or else the only GroupBy."""
+        """The Join or GroupBy of the given name; without a name, the only Join, or else the only GroupBy."""
         joins: dict[str, GroupBy | Join] = {join.name: join for join in self.definitions.joins}
         if self.name is None and joins:
             return _chosen("Join", joins, None)
@@ -80,7 +80,7 @@ class Given:
 
     @contextmanager
     def session(self, command: str, doing: str) -> Iterator["SparkSession"]:
-        """The session of a command, which is stopped in the end; what Spark waits for is shown meanwhile."""
+        """Make the session of a command and stop it at the end. Meanwhile, show what Spark waits for."""
         if not self.quiet:
             click.echo(doing, err=True)
         spark = spark_session(command, self.master, self.settings, quiet=self.quiet)
@@ -91,19 +91,19 @@ class Given:
             spark.stop()
 
     def tables(self, spark: "SparkSession", *, streaming: bool = False) -> dict[str, "DataFrame"]:
-        """DataFrames by the names of the tables that they stand for."""
+        """Return DataFrames of the files, by the names of the tables that they replace."""
         found = {name: read_files(spark, "--table", path) for name, path in self.paths.items()}
         if not streaming:
             return found
         return {name: spark.readStream.schema(found[name].schema).load(path) for name, path in self.paths.items()}
 
     def tell(self, result: Any, text: str) -> None:
-        """Print the result."""
+        """Print the result, as JSON or as text."""
         tell(result, as_json=self.as_json, text=text)
 
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, and hand them to it as a `Given`."""
+    """Add the shared options to a command, and pass them to it as a `Given`."""
 
     @functools.wraps(command)
     def run(
@@ -128,12 +128,12 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def session_options(command: Callable[..., None]) -> Callable[..., None]:
-    """How the Spark session is made."""
+    """Add the options of the Spark session to a command."""
     return _MASTER(_CONF(command))
 
 
 def session_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """The settings of the option `--conf`, by their keys."""
+    """Return the settings of the option `--conf`, by key."""
     return dict(pair("--conf", setting, "KEY=VALUE") for setting in settings)
 
 
@@ -144,19 +144,19 @@ def spark_session(
     from millpond.spark import session
 
     given = {key.replace(".", "__"): value for key, value in settings.items()}
-    # Spark's own bar would be written over ours.
+    # Spark's own progress bar would overwrite ours.
     given.setdefault("spark__ui__showConsoleProgress", "false")
     with Waiting(lambda: Wait("starting Spark"), quiet=quiet):
         spark = session(f"millpond {command}", master=master, **given)
     spark.sparkContext.setLogLevel("ERROR")
     if spark.sparkContext.master.startswith("local") and _PARTITIONS not in settings:
-        # Spark's default of 200 is for clusters: each of them is a state store and a task of every batch.
+        # Spark's default of 200 is meant for clusters: each partition is a state store, and a task of every batch.
         spark.conf.set(_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     return spark
 
 
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
-    """The store's URL."""
+    """Add the option of the store's URL to a command."""
     return click.option(
         "--store", "store_url", required=True, metavar="URL", help="Where features go: lmdb:///path, redis://host."
     )(command)
@@ -166,7 +166,7 @@ def read_files(spark: "SparkSession", option: str, path: str) -> "DataFrame":
     """Read the files at a path.
 
     Raises:
-        DataError: Spark cannot read them; with the option that named them.
+        DataError: Spark cannot read them. The message names the option.
     """
     from pyspark.errors import AnalysisException
 
@@ -189,7 +189,7 @@ def _chosen(kind: str, found: Mapping[str, _Definition], name: str | None) -> _D
 
 
 def pair(option: str, text: str, expected: str) -> tuple[str, str]:
-    """What stands on both sides of the first equals sign. An OptionError says what was expected."""
+    """Split a text at its first equals sign. An `OptionError` says what was expected."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise OptionError(f"{option} {text!r}: expected {expected}")

@@ -1,6 +1,6 @@
-"""What a Spark job waits for, in a sentence: its queries, its tasks, or free cores.
+"""Says in a sentence what a Spark session waits for: its queries, its tasks, or free cores.
 
-Read from Spark's own status tracker, which every driver has, with its web page or without.
+The information comes from Spark's status tracker, which every driver has, even without Spark's web page.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def spark_wait(spark: "SparkSession") -> Wait:
-    """What a session waits for now."""
+    """Return what a session waits for at present."""
     tasks = _tasks(spark)
     queries = spark.streams.active
     if not queries:
@@ -21,7 +21,7 @@ def spark_wait(spark: "SparkSession") -> Wait:
 
 
 def query_text(name: str | None, status: dict[str, Any], progress: Any) -> str:
-    """What a streaming query did last, and what it does now.
+    """Describe a streaming query's last batch, and what it does at present.
 
     >>> query_text("tiles", {"message": "Waiting for data to arrive"}, {
     ...     "batchId": 7, "numInputRows": 1200, "durationMs": {"triggerExecution": 800}})
@@ -43,7 +43,7 @@ def _tasks(spark: "SparkSession") -> Wait:
 
 
 def tasks_wait(stages: list[Any]) -> Wait:
-    """The tasks of the stages that are under way.
+    """Describe the tasks of the active stages.
 
     >>> from pyspark.status import SparkStageInfo
     >>> tasks_wait([SparkStageInfo(3, 0, "parquet", 8, 2, 5, 1)])

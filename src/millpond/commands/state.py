@@ -1,6 +1,7 @@
-"""`millpond state`: what is stored of a query's or a harness's state, and how to take it elsewhere.
+"""`millpond state`: shows, compares, saves and imports the stored state of a query or a harness.
 
-The commands run the functions of Python: `read_state`, `savepoint`, `import_state` and `StateReader`.
+The commands call the same functions that Python programs use: `read_state`, `savepoint`, `import_state` and
+`StateReader`.
 """
 
 import sys
@@ -96,7 +97,7 @@ def show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show what STATE of CHECKPOINT holds, a row a value, element or entry."""
+    """Show the contents of STATE in CHECKPOINT, one row for each value, element or entry."""
     from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version)
@@ -227,13 +228,13 @@ def import_(
 
 
 class _Session:
-    """A Spark session that is made when it is first asked for, and stopped at the end; shows what is waited for.
+    """A Spark session that is made at its first use and stopped at the end. Shows what the command waits for.
 
     Args:
-        doing: what the command does, where Spark has no part in it.
-        master: Spark's.
-        settings: of the session, as they were given.
-        quiet: whether nothing is shown.
+        doing: what the command does, in words.
+        master: Spark's master.
+        settings: the settings of the session, as they were given.
+        quiet: whether to show nothing.
     """
 
     def __init__(self, doing: str, master: str | None, settings: tuple[str, ...], *, quiet: bool) -> None:
@@ -284,7 +285,7 @@ def _ttl(text: str) -> tuple[str, int]:
 
 
 class _Found(NamedTuple):
-    """Rows that were read, or the file that they were written to."""
+    """The rows that were read, or the path that they were written to."""
 
     total: int
     rows: list[dict[str, Any]]
@@ -293,7 +294,7 @@ class _Found(NamedTuple):
     parquet: str | None
 
     def tell(self, *, as_json: bool) -> None:
-        """Print them."""
+        """Print the rows, or the number of written rows."""
         if self.parquet is None:
             _print_rows(self.rows, self.columns, more=self.more, as_json=as_json)
             return
@@ -302,7 +303,7 @@ class _Found(NamedTuple):
 
 
 def _found(rows: "Rows", limit: int, parquet: str | None) -> _Found:
-    """Read the rows to print, or write all of them."""
+    """Read the rows to print, or write all rows to `parquet`."""
     if parquet is not None:
         return _Found(rows.write(parquet), [], [], more=False, parquet=parquet)
     found = rows.first(limit + 1 if limit else None)

@@ -1,4 +1,4 @@
-"""Stored state for `millpond state` and `millpond ui`: opened with Spark only where it must be."""
+"""Opens stored state for `millpond state` and `millpond ui`, with Spark only if that is needed."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def stored_state(location: str, session: "Callable[[], SparkSession]", seal: bytes | None = None) -> "StoredState":
-    """The stored state at a location, sealed with a key or not. A session is made only where Spark is needed."""
+    """Open the stored state at a location; `seal` is the key of sealed state. Only a query's checkpoint needs Spark."""
     from millpond.state.checkpoint.stored_state import FilesState, is_query
 
     if is_query(location):

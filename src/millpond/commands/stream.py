@@ -1,4 +1,4 @@
-"""`millpond stream`: the tiles of a GroupBy, kept up to date from its stream."""
+"""`millpond stream`: keeps the tiles of a GroupBy up to date from its stream."""
 
 from contextlib import closing
 
@@ -23,7 +23,7 @@ from millpond.metrics import MemoryRecorder
 def stream(
     given: Given, *, store_url: str, checkpoint: str, start: int | None, lateness: str, available_now: bool
 ) -> None:
-    """Stream a GroupBy of DEFINITIONS until it is stopped; the same command on the same checkpoint goes on."""
+    """Stream a GroupBy of DEFINITIONS until it is stopped; the same command with the same checkpoint continues."""
     from millpond.spark import stream as run_stream
     from millpond.spark.features.upload import read_serving_info
 

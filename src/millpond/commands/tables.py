@@ -1,4 +1,4 @@
-"""Rows as a table of text for a terminal, and as plain values for JSON."""
+"""Formats rows as a text table for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ _WIDEST = 60
 
 
 def text_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Columns under their names, as wide as their widest cell. A long cell is cut.
+    """Format columns under their names, as wide as their widest cell. Long cells are cut.
 
     >>> print(text_table([{"user": "ann", "n": 1}, {"user": None, "n": {"a": 20}}], ["user", "n"]))
     user  n

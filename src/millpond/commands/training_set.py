@@ -1,4 +1,4 @@
-"""`millpond training-set`: the features of a Join or GroupBy as of the times of queries."""
+"""`millpond training-set`: computes the features of a Join or GroupBy as of the times of queries."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ def training_set(
     snapshots_end_ms: int | None,
     output: str,
 ) -> None:
-    """Write the features of a Join or GroupBy of DEFINITIONS behind the columns of the queries."""
+    """Write the features of a Join or GroupBy of DEFINITIONS after the columns of the queries."""
     from millpond.spark import training_set as run_training_set
 
     target = given.target

@@ -1,4 +1,4 @@
-"""`millpond ui`: the web page for stored state, and for the pages of other processes together."""
+"""`millpond ui`: serves the web page for stored state, and for the combined pages of other processes."""
 
 import signal
 import threading
@@ -43,7 +43,7 @@ def ui(
     master: str | None,
     settings: tuple[str, ...],
 ) -> None:
-    """Show the web page for stored state, and for the pages at each URL together: of services and of Spark drivers."""
+    """Serve the web page for stored state, and for the combined pages at the URLs of services and Spark drivers."""
     keys = [] if api_keys is None else read_api_keys(api_keys)
     sessions = _Session(master, settings)
     view = StoredStateView(lambda: list(locations), sessions.open)
@@ -60,7 +60,7 @@ def ui(
 
 
 class _Session:
-    """A Spark session that is made when a query's checkpoint is first looked into."""
+    """A Spark session that is made when a query's checkpoint is first opened."""
 
     def __init__(self, master: str | None, settings: tuple[str, ...]) -> None:
         self._master = master

@@ -1,4 +1,4 @@
-"""`millpond upload`: the features of all events before a batch end, served from then on."""
+"""`millpond upload`: computes the features of all events before a batch end, and starts to serve them."""
 
 import time
 from contextlib import closing

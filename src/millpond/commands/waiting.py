@@ -1,13 +1,13 @@
-"""What a command waits for while somebody else works, such as Spark: one line on a terminal, plain lines elsewhere.
+"""Shows what a command waits for while another system works, such as Spark: one line on a terminal, else plain lines.
 
-`progress` is for commands that know their steps. Here another thread looks again and again at what is going on, and the
-command itself just calls what takes long.
+`progress` is for commands that know their steps. Here a thread polls the state of the work, while the command itself
+just makes the long call.
 
-On a terminal the line is written anew every half second, with a bar where it is known how much is done. Elsewhere there
-is a line whenever something changed, at first one every five seconds at most, later one a minute: a job that runs for
-days fills no log.
+On a terminal the line is rewritten every half second, with a bar if the share of finished work is known. Elsewhere a
+line is written when something has changed: at first at most every five seconds, later at most once a minute. So a job
+that runs for days does not fill a log.
 
-Invariant: what cannot be looked at, because it just ends, is not shown. It never fails the command.
+Invariant: a poll that fails, because the work just ended, shows nothing. It never fails the command.
 """
 
 import logging
@@ -23,13 +23,13 @@ _FIRST_GAP_SECONDS: Final = 5.0
 _LONGEST_GAP_SECONDS: Final = 60.0
 _BAR_WIDTH: Final = 24
 _REWRITE: Final = "\r\x1b[K"
-"""Back to the beginning of the line of a terminal, and clear it."""
+"""Returns to the beginning of a terminal's line and clears it."""
 
 log = logging.getLogger("millpond.commands")
 
 
 class Wait(NamedTuple):
-    """What is waited for now, and how much of it is done where that is known.
+    """What a command waits for, and how many of its parts are done; `of` is 0 if that is unknown.
 
     >>> str(Wait("stage 3: 6 of 8 tasks done", 6, 8))
     '[##################------] stage 3: 6 of 8 tasks done'
@@ -40,7 +40,7 @@ class Wait(NamedTuple):
     of: int = 0
 
     def __str__(self) -> str:
-        """The line of a terminal."""
+        """Return the line for a terminal."""
         if not self.of:
             return self.text
         filled = _BAR_WIDTH * min(self.done, self.of) // self.of
@@ -48,10 +48,10 @@ class Wait(NamedTuple):
 
 
 class Lines:
-    """Writes what is waited for, on a terminal or elsewhere.
+    """Writes what a command waits for, to a terminal or elsewhere.
 
     Args:
-        out: where to.
+        out: the stream to write to.
 
     >>> lines = Lines(sys.stdout)
     >>> for second in range(12): lines.show(Wait(f"{second // 4} of 2 stages"), seconds=second)
@@ -65,7 +65,7 @@ class Lines:
         self._said = ""
 
     def show(self, wait: Wait, seconds: float) -> None:
-        """Show what is waited for, after so many seconds."""
+        """Show what the command waits for; `seconds` have passed since it began."""
         if self._rewrites:
             line = f"{wait} ({seconds:.0f} s)"
             self._write(_REWRITE + line[: shutil.get_terminal_size().columns - 1])
@@ -76,7 +76,7 @@ class Lines:
             self._write(f"{wait.text}\n")
 
     def end(self) -> None:
-        """Leave no half line behind."""
+        """Clear the line on a terminal."""
         if self._rewrites:
             self._write(_REWRITE)
 
@@ -86,13 +86,13 @@ class Lines:
 
 
 class Waiting:
-    """Shows what `look` finds until the work in the `with` ends.
+    """Shows what `look` returns, until the work in the `with` block ends.
 
     Args:
-        look: what is waited for now; called on a thread of its own. What it raises is not shown.
-        quiet: whether nothing is shown.
-        out: where to; stderr by default.
-        every_seconds: how often to look.
+        look: returns what the command waits for. It is called in another thread, and its errors are not shown.
+        quiet: whether to show nothing.
+        out: the stream to write to; stderr by default.
+        every_seconds: the interval between two calls of `look`.
 
     >>> with Waiting(lambda: Wait("opening the store"), out=sys.stdout):
     ...     pass  # was open within five seconds: there is nothing to say

@@ -1,8 +1,8 @@
 """The hit rate over time: hits and misses, minute by minute.
 
-The sums since the start hide what a cache does now: one bad hour hardly moves the hit rate of a week.
-The invariant: at most `MINUTES` entries, whatever the traffic; minutes without a lookup have none. Hits
-and misses are kept rather than their ratio, so that several minutes, or several processes, add up.
+The sums since the start hide what a cache does at present: one bad hour hardly changes the hit rate of a week.
+The invariant: at most `MINUTES` entries, whatever the traffic; a minute without a lookup has none. Hits and
+misses are kept instead of their ratio, so that minutes, or processes, can be added up.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class HitRate:
-    """What was found cached in one minute, which began `age_ms` ago.
+    """The hits and misses of one minute, which began `age_ms` ago.
 
     >>> HitRate(age_ms=30_000, hits=3, misses=1).rate
     0.75
@@ -28,12 +28,12 @@ class HitRate:
 
     @property
     def rate(self) -> float:
-        """Hits per key asked for."""
+        """Hits per key looked up."""
         return self.hits / (self.hits + self.misses)
 
 
 class HitHistory:
-    """The last hour; belongs to whoever has its lock.
+    """The hits and misses of the last hour. Not thread-safe: the caller needs a lock.
 
     >>> now_ms = 0
     >>> history = HitHistory(lambda: now_ms)
@@ -49,7 +49,7 @@ class HitHistory:
         self._minutes: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def add(self, hits: int, misses: int) -> None:
-        """Count what was asked for now."""
+        """Count hits and misses of the present minute."""
         if not hits and not misses:
             return
         minute = self._clock() // _MINUTE_MS
@@ -58,7 +58,7 @@ class HitHistory:
         self._trim(minute)
 
     def rates(self) -> list[HitRate]:
-        """The minutes in which there was a lookup, oldest first."""
+        """Return the minutes that had a lookup, oldest first."""
         now_ms = self._clock()
         self._trim(now_ms // _MINUTE_MS)
         return [HitRate(now_ms - minute * _MINUTE_MS, hits, misses) for minute, (hits, misses) in self._minutes.items()]

@@ -1,8 +1,8 @@
-"""What a lookup table counts, by the seed's names and meanings.
+"""The metrics of a lookup table, with the names and meanings of FLIP-221.
 
 The invariant: every distinct key of a batch is one hit or one miss, and in partial mode every miss is one
 load. A batch adds its sums once, under a lock, so counting costs nothing per key. A caller that
-waits for another's load counts a hit; a retry counts nothing.
+waits for another's load counts as a hit. A retry is not counted.
 
 Source: FLIP-221, "Cache Metrics".
 """
@@ -21,13 +21,13 @@ from millpond.metrics import NO_METRICS, Recorder
 
 @dataclass(frozen=True, slots=True)
 class LookupStats:
-    """The counters and levels of a lookup table; a level that nobody knows is None.
+    """The counters and levels of a lookup table. An unknown level is None.
 
-    A batch asks for each of its keys once, and `hit_count` and `miss_count` count these keys. `event_hit_count`
-    counts what the batch had: every event whose key needed no load, or only the one that is counted as its miss.
+    A batch looks up each distinct key once, and `hit_count` and `miss_count` count these keys. `event_hit_count` counts
+    events: all of the batch, except one for each missed key, which counts as the miss.
 
-    The last three count events of a join with `retry_missing`: how often one was looked up again, the events whose row
-    was there then, and those that left without one.
+    The last three count events of a join with `retry_missing`: repeated lookups, events that then found a row, and
+    events that were given up without one.
 
     >>> total = LookupStats(hit_count=3, miss_count=1) + LookupStats(miss_count=4, latest_load_time_ms=7)
     >>> total.hit_count, total.miss_count, total.latest_load_time_ms, total.hit_rate
@@ -48,18 +48,18 @@ class LookupStats:
 
     @property
     def hit_rate(self) -> float:
-        """Hits per key asked for, 0.0 before the first."""
+        """Hits per key looked up, 0.0 before the first."""
         asked = self.hit_count + self.miss_count
         return self.hit_count / asked if asked else 0.0
 
     @property
     def event_hit_rate(self) -> float:
-        """Hits per event, 0.0 before the first."""
+        """Hits per event, 0.0 before the first event."""
         asked = self.event_hit_count + self.miss_count
         return self.event_hit_count / asked if asked else 0.0
 
     def named(self) -> dict[str, int | None]:
-        """The same by the names of FLIP-221, and by names of that kind."""
+        """Return the metrics by their names in FLIP-221; those that it lacks have names of the same style."""
         return {
             "hitCount": self.hit_count,
             "missCount": self.miss_count,
@@ -91,7 +91,7 @@ class LookupStats:
         )
 
     def since(self, earlier: "LookupStats") -> "LookupStats":
-        """What the counters grew by since `earlier`; levels do not grow and are None."""
+        """Return the increase of each counter since `earlier`. Levels are None."""
         return LookupStats(
             self.hit_count - earlier.hit_count,
             self.miss_count - earlier.miss_count,
@@ -106,7 +106,7 @@ class LookupStats:
 
 
 class Counting:
-    """What was counted while a `counting` block ran."""
+    """The counters of one `counting` block."""
 
     def __init__(self) -> None:
         self.stats = LookupStats()
@@ -117,7 +117,7 @@ _COUNTING: ContextVar[Counting | None] = ContextVar("what a caller's lookups cou
 
 @contextmanager
 def counting() -> Iterator[Counting]:
-    """Count what this thread's or coroutine's lookups do, whatever others do with the same table meanwhile.
+    """Count only the lookups of this thread or coroutine, even if others use the same table meanwhile.
 
     >>> with counting() as counted:
     ...     CacheMetricGroup("planes").asked(hits=3, misses=1)
@@ -140,8 +140,8 @@ class CacheMetricGroup:
     """The metrics of one table in this process; every method is thread-safe.
 
     Args:
-        name: the table's name, as a label.
-        recorder: where the sums go, batch by batch.
+        name: the table's name, which becomes a label.
+        recorder: receives the sums after each batch.
         clock: monotonic milliseconds, for the hit rate over time.
     """
 
@@ -155,7 +155,7 @@ class CacheMetricGroup:
         self._bytes: Callable[[], int | None] = _unknown
 
     def asked(self, *, hits: int, misses: int, repeats: int = 0) -> None:
-        """Add how many keys of a batch were cached, how many were not, and how often one came again."""
+        """Add the hits and misses among a batch's distinct keys, and the number of repeated keys."""
         with self._lock:
             self._add(LookupStats(hit_count=hits, miss_count=misses, event_hit_count=hits + repeats))
             self._history.add(hits, misses)
@@ -165,7 +165,7 @@ class CacheMetricGroup:
             self._record_sizes()
 
     def loaded(self, loads: int, took_ms: int) -> None:
-        """Add loads that succeeded, and the time they took together."""
+        """Add successful loads, and the time that they took together."""
         if not loads:
             return
         with self._lock:
@@ -174,11 +174,11 @@ class CacheMetricGroup:
         self._recorder.gauge("millpond_lookup_latest_load_seconds", took_ms / 1_000, name=self.name)
 
     def unchanged(self) -> None:
-        """Add a reload that was skipped, as nothing has changed."""
+        """Add a reload that was skipped because the source has not changed."""
         self._recorder.count("millpond_lookup_loads_total", 1, name=self.name, result="unchanged")
 
     def failed(self, loads: int) -> None:
-        """Add loads that failed."""
+        """Add failed loads."""
         if not loads:
             return
         with self._lock:
@@ -186,7 +186,7 @@ class CacheMetricGroup:
         self._recorder.count("millpond_lookup_loads_total", loads, name=self.name, result="failure")
 
     def sizes(self, records: Callable[[], int | None], cached_bytes: Callable[[], int | None]) -> None:
-        """Register where the levels numCachedRecord and numCachedBytes are read from."""
+        """Register the functions that return the levels numCachedRecord and numCachedBytes."""
         self._records, self._bytes = records, cached_bytes
 
     def _record_sizes(self) -> None:
@@ -201,13 +201,13 @@ class CacheMetricGroup:
             counted.stats += more
 
     def stats(self) -> LookupStats:
-        """The sums so far and the levels now."""
+        """Return the counters so far and the present levels."""
         with self._lock:
             counted = self._sum
         return counted + LookupStats(num_cached_record=self._records(), num_cached_bytes=self._bytes())
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         with self._lock:
             return self._history.rates()
 

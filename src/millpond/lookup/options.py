@@ -1,8 +1,8 @@
-"""The options of a lookup table, by the seed's names, parsed once and checked whole.
+"""The options of a lookup table, with the names of FLIP-221, parsed and checked once.
 
-The invariant: what was written is what happens. An unknown name, a value of the wrong form, and an
-option that the chosen mode would ignore are all refused, all in one error, before the first row.
-Names and the words of choices are read in any case; a duration is a number with a unit (`10 min`),
+The invariant: every given option has an effect. An unknown name, a malformed value, and an option that
+the chosen mode would ignore are errors. One error lists them all, before the first row.
+Names and choices may be written in any case. A duration is a number with a unit (`10 min`),
 a number of milliseconds, or a `timedelta`.
 
 Sources: FLIP-221, "Table Options for Lookup Cache"; the defaults are Flink's. The options of
@@ -37,7 +37,7 @@ _NEEDS: dict[str, tuple[str, str]] = {
     _RELOAD + "periodic-reload.": (_RELOAD + "reload-strategy", "PERIODIC"),
     _RELOAD + "timed-reload.": (_RELOAD + "reload-strategy", "TIMED"),
 }
-"""What options with a common beginning need, to have an effect."""
+"""For each prefix of option names: the option, and its value, without which they have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
 
     @classmethod
     def parse(cls, options: "Mapping[str, Any] | LookupOptions") -> "LookupOptions":
-        """Options from their names and values; `OptionError` lists everything that is wrong."""
+        """Parse options from their names and values. One `OptionError` lists every mistake."""
         if isinstance(options, LookupOptions):
             return options
         problems: list[str] = []
@@ -101,7 +101,7 @@ lookup.partial-cache.max-bytes, lookup.partial-cache.expire-after-access, lookup
 
 
 def _without_effect(name: str, chosen: Mapping[str, str | None]) -> list[str]:
-    """What is wrong with giving an option, if another, which itself is right, does not let it work."""
+    """Return the problem if another option, itself valid, leaves this one without effect; else an empty list."""
     for beginning, (needed, word) in _NEEDS.items():
         if name.startswith(beginning) and chosen[needed] not in (word, None):
             return [f"{name!r} has no effect with {needed} = {chosen[needed]}; remove it or choose {word}"]
@@ -109,7 +109,7 @@ def _without_effect(name: str, chosen: Mapping[str, str | None]) -> list[str]:
 
 
 def _wrong_ages(given: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the ages at which keys are loaded again, expire, or are kept."""
+    """Return the problems of the ages at which keys are refreshed, expire, or are no longer kept."""
     problems = [f"{name!r} needs {_EXPIRE!r}" for name in (_STALE, _JITTER) if name in given and _EXPIRE not in given]
     expire_ms, jitter_ms = values.get("expire_after_write_ms"), values.get("expiry_jitter_ms") or 0
     refresh_ms = values.get("refresh_after_write_ms")

@@ -1,8 +1,7 @@
-"""How a table says what it is looked up with: a function, with or without a cache, or a scan and a trigger.
+"""Providers declare how a table is looked up: a function with or without a cache, or a scan and a trigger.
 
-A provider is a declaration: it can be made anywhere and pickled, and is opened where rows are looked up.
-Give one to `LookupTable` in place of a source where the options do not say enough: a cache of your own,
-a trigger of your own.
+A provider is only a declaration: it can be made anywhere and pickled, and is opened where rows are looked up.
+Give one to `LookupTable` instead of a source for what the options cannot express: your own cache or trigger.
 
 Source: FLIP-221, the five `…LookupProvider` interfaces.
 """
@@ -26,7 +25,7 @@ class LookupFunctionProvider:
 
     @classmethod
     def of(cls, function: LookupFunction) -> Self:
-        """The provider of a function."""
+        """Make a provider of a function."""
         return cls(function)
 
 
@@ -38,39 +37,39 @@ class AsyncLookupFunctionProvider:
 
     @classmethod
     def of(cls, function: AsyncLookupFunction) -> Self:
-        """The provider of a function."""
+        """Make a provider of a function."""
         return cls(function)
 
 
 @dataclass(frozen=True)
 class PartialCachingLookupProvider:
-    """A lookup function, and the cache that stands before it."""
+    """A lookup function, and the cache in front of it."""
 
     function: LookupFunction
     cache: LookupCache
 
     @classmethod
     def of(cls, function: LookupFunction, cache: LookupCache) -> Self:
-        """The provider of both."""
+        """Make a provider of both."""
         return cls(function, cache)
 
 
 @dataclass(frozen=True)
 class PartialCachingAsyncLookupProvider:
-    """An asynchronous lookup function, and the cache that stands before it."""
+    """An asynchronous lookup function, and the cache in front of it."""
 
     function: AsyncLookupFunction
     cache: LookupCache
 
     @classmethod
     def of(cls, function: AsyncLookupFunction, cache: LookupCache) -> Self:
-        """The provider of both."""
+        """Make a provider of both."""
         return cls(function, cache)
 
 
 @dataclass(frozen=True)
 class FullCachingLookupProvider:
-    """A scan of the whole table, and the trigger that says when to scan again (None: never).
+    """A scan of the whole table, and the trigger of further scans (None: never).
 
     `on_reload_failure` and `allow_empty_reload` are as in `FullCachingLookup`.
     """
@@ -82,7 +81,7 @@ class FullCachingLookupProvider:
 
     @classmethod
     def of(cls, scan: LookupScan, trigger: CacheReloadTrigger | None) -> Self:
-        """The provider of both."""
+        """Make a provider of both."""
         return cls(scan, trigger)
 
 

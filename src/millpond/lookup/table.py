@@ -1,8 +1,8 @@
 """A lookup table as its user declares it: a name, a source and options.
 
-The declaration is made once, where the program is planned, checked there, and opened in every
-process that looks up. The invariant: opening never changes the declaration, so that every process
-opens the same table. What each process counts is added up here, in `stats`.
+The declaration is made and checked once, in the process that plans the program, and opened in every
+process that looks up rows. The invariant: opening never changes the declaration, so every process
+opens the same table. `stats` adds up the counters of all processes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,21 +50,21 @@ OpenLookup: TypeAlias = PartialCachingLookup | BlockingLookup | FullCachingLooku
 
 
 class LookupTable:
-    """An external table to look rows up in, and how it is cached.
+    """An external table to look up rows in, and how it is cached.
 
     - Key: the values of the source's key columns.
-    - Capacity and freshness: as the `lookup.partial-cache.*` or `lookup.full-cache.*` options say.
+    - Capacity and freshness: set by the `lookup.partial-cache.*` or `lookup.full-cache.*` options.
     - Concurrent miss: one request to the source per key and process.
 
     Args:
-        name: what statistics and messages call it.
+        name: the table's name in statistics and messages.
         source: a `LookupFunction` or `AsyncLookupFunction` for the modes NONE and PARTIAL, a
-            `LookupScan` for FULL. Or a provider, which says itself how it is cached.
-        options: by the names of FLIP-221, or parsed.
-        recorder: where its metrics go.
+            `LookupScan` for FULL. Or a provider, which also declares the caching.
+        options: a mapping with the names of FLIP-221, or parsed options.
+        recorder: receives its metrics.
 
     Raises:
-        OptionError: an option is wrong, or the source cannot do what the mode needs.
+        OptionError: an option is wrong, or the source does not support the mode.
 
     >>> from millpond.lookup import PythonLookup
     >>> source = PythonLookup(lambda code: [(code.lower(),)], pa.schema([("code", pa.string())]),
@@ -102,7 +102,7 @@ class LookupTable:
 
     @property
     def source(self) -> LookupSource:
-        """What is asked for rows."""
+        """The function or scan that the rows come from."""
         provider = self._provider
         return provider.scan if isinstance(provider, FullCachingLookupProvider) else provider.function
 
@@ -117,23 +117,23 @@ class LookupTable:
         return self.source.row_schema
 
     def select(self, columns: Sequence[str] | None = None, where: Iterable[Sequence[Any]] = ()) -> "LookupTable":
-        """The same table with fewer columns and rows, which are neither sent by the source, if it can, nor cached.
+        """Return the table with fewer columns and rows. The rest is not cached, nor sent if the source can omit it.
 
         Args:
-            columns: the columns of a row; all of them if None.
-            where: conditions that all must hold, such as `[("country", "=", "US"), ("year", ">=", 2000)]`,
+            columns: the columns of a row; None means all.
+            where: conditions that must all hold, such as `[("country", "=", "US"), ("year", ">=", 2000)]`,
                 with `=`, `!=`, `<`, `<=`, `>`, `>=`, `in` and `not in`. A null fulfils none.
 
         Returns:
-            A new table, with statistics of its own.
+            A new table with its own statistics.
 
         Raises:
-            OptionError: a column is not there, or a condition is none.
+            OptionError: a column does not exist, or a condition is malformed.
         """
         there = list(dict.fromkeys([*self.key_schema.names, *self.row_schema.names]))
         given = conditions(f"lookup table {self.name!r}", where, there)
         narrow = copy(self)
-        # Copying, like pickling, leaves out the recorder; statistics begin anew.
+        # Copying, like pickling, leaves out the recorder. The statistics begin at zero.
         provider = _narrowed(self._provider, columns, given)
         narrow.__dict__.update(_recorder=self._recorder, _closed=LookupStats(), _provider=provider)
         return narrow
@@ -145,10 +145,10 @@ class LookupTable:
         home: FullHome | None = None,
         columns: Sequence[str] | None = None,
     ) -> OpenLookup:
-        """Open the table in this process, caches and all; close it, or the table.
+        """Open the table with its cache in this process. Close the result, or the table.
 
-        With `columns` as `select(columns).open()`, but counted, reloaded and closed with this table. A full table's
-        loads go to `home`, this process alone by default.
+        With `columns` it opens `select(columns)`, but counts, reloads and closes it with this table. A full table is
+        stored in `home`, by default for this process alone.
         """
         narrow = self if columns is None else self.select(columns)
         lookup = narrow.lookup_function(clock, home)
@@ -157,7 +157,7 @@ class LookupTable:
         return lookup
 
     def lookup_function(self, clock: Clock = monotonic_ms, home: FullHome | None = None) -> OpenLookup:
-        """The source with its cache before it, not yet open; a full table's loads will go to `home`."""
+        """Return the source with its cache, not opened yet. A full table will be stored in `home`."""
         provider = self._provider
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
         if isinstance(provider, FullCachingLookupProvider):
@@ -176,13 +176,14 @@ class LookupTable:
         return PartialCachingLookup(provider.function, self._cache(clock), metrics, retries, clock)
 
     def open_in_columns(self, clock: Clock = monotonic_ms) -> ColumnCachingLookup | OpenLookup:
-        """Open the table for batches of keys in Arrow; as `open`, for which see.
+        """Open the table for batches of keys in Arrow, otherwise like `open`.
 
-        Where its user made the cache, or the source is asynchronous, what is opened looks up rows.
+        If `in_columns` is false, as with a full table, a provided cache or an asynchronous source, the result looks
+        up rows as Python tuples.
         """
         if not self.in_columns:
             return self.open(clock)
-        assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - that is what has columns
+        assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - `in_columns` says so
         cache = ColumnCache(self._limits(), clock) if self.options.mode == "PARTIAL" else None
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
         lookup = ColumnCachingLookup(
@@ -194,14 +195,14 @@ class LookupTable:
 
     @property
     def in_columns(self) -> bool:
-        """Whether `open_in_columns` keeps the rows of a batch in columns."""
+        """Whether `open_in_columns` keeps the rows of a batch in columns, as with a `LookupFunction` as its source."""
         return isinstance(self._provider, LookupFunctionProvider)
 
     async def open_async(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
-        """Open the table in this event loop, to be awaited; close what it returns.
+        """Open the table in this event loop. The caller must close the result.
 
         Raises:
-            OptionError: the source is no `AsyncLookupFunction`.
+            OptionError: the source is not an `AsyncLookupFunction`.
         """
         lookup = self.async_lookup_function(clock)
         await lookup.open()
@@ -209,7 +210,7 @@ class LookupTable:
         return lookup
 
     def async_lookup_function(self, clock: Clock = monotonic_ms) -> AsyncPartialCachingLookup:
-        """The asynchronous source with its cache before it, not yet open."""
+        """Return the asynchronous source with its cache, not opened yet."""
         if not isinstance(self.source, AsyncLookupFunction):
             raise OptionError(
                 f"lookup table {self.name!r}: expected an AsyncLookupFunction as its source, got {self.source!r}; use "
@@ -231,19 +232,19 @@ class LookupTable:
         close: Callable[[], None],
         invalidate: Callable[[Sequence[Key] | None], None] | None = None,
     ) -> None:
-        """Add what is counted elsewhere to `stats`; `close` and `invalidate` are called when the table's own are."""
+        """Add the counters of another process to `stats`; `close` and `invalidate` are called with the table's own."""
         self._elsewhere.append(_Elsewhere(stats, close, invalidate))
 
     def invalidate(self, keys: Sequence[Key] | None = None) -> None:
-        """Forget keys, because their rows have changed; all keys where none are given.
+        """Remove keys whose rows have changed from the caches; None removes all keys.
 
-        It reaches every cache of this table in this process, and with `lookup.partial-cache.invalidation` those on
-        Spark, for the partitions that begin from now on. A load of one of the keys that is under way is not cached.
-        What `open_async` opened is invalidated in its own event loop, by whoever opened it.
+        This reaches every cache of this table in this process. With `lookup.partial-cache.invalidation` it also reaches
+        those on Spark, for the partitions that begin after the call. The result of a load under way is not cached. A
+        lookup from `open_async` is not reached: its owner must invalidate it in its event loop.
 
         Raises:
             DataError: a key is not of the declared types.
-            OptionError: the table is cached in full, or joined on Spark without that option.
+            OptionError: the table is fully cached, or joined on Spark without that option.
         """
         if self.options.mode == "FULL":
             raise OptionError(
@@ -266,7 +267,7 @@ class LookupTable:
             elsewhere.invalidate(checked)
 
     def share(self, of: int) -> "LookupTable":
-        """This declaration for one of several processes that divide its keys, with limits divided likewise."""
+        """Return the declaration for one of `of` processes that divide the keys, with its cache limits divided too."""
         if of == 1 or not self.divisible:
             return self
         limits = {
@@ -279,28 +280,28 @@ class LookupTable:
 
     @property
     def divisible(self) -> bool:
-        """Whether `share` can divide its cache: not one that its user made."""
+        """Whether `share` can divide its cache. It cannot divide a provided one."""
         return getattr(self._provider, "cache", None) is None
 
     def reload(self) -> None:
-        """Load a full table again now; a failure is counted, warned of, and keeps the last good table.
+        """Reload a full table. A failure is counted and warned of, and the last good table stays.
 
-        With `on_reload_failure="fail"` it is raised instead.
+        With `on_reload_failure="fail"` the failure is raised, and later lookups fail too.
         """
         for lookup in self._opened:
             if isinstance(lookup, FullCachingLookup):
                 lookup.reload()
 
     def advance_watermark(self, watermark_ms: int) -> None:
-        """Tell the reload trigger of a full table the query's last watermark, in ms since 1970 UTC."""
+        """Set the watermark that the reload trigger of a full table sees: the query's last, in ms since 1970 UTC."""
         for lookup in self._opened:
             if isinstance(lookup, FullCachingLookup):
                 lookup.advance_watermark(watermark_ms)
 
     def close(self) -> None:
-        """Close whatever was opened of this table; what it counted stays in `stats`.
+        """Close everything that was opened of this table. Its counters stay in `stats`.
 
-        What `open_async` opened is closed in its own event loop, by whoever opened it.
+        A lookup from `open_async` is not closed: its owner must close it in its event loop.
         """
         self._closed = self.stats().since(LookupStats())
         opened, elsewhere = self._opened, self._elsewhere
@@ -320,19 +321,19 @@ class LookupTable:
         self.close()
 
     def stats(self) -> LookupStats:
-        """The sums over everything that was opened or is watched."""
+        """Return the sums over everything that was opened here, and over what `watch` added."""
         here = [lookup.stats() for lookup in self._opened]
         return sum([*here, *(each.stats() for each in self._elsewhere)], self._closed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The declaration alone, for another process."""
+        """Return only the declaration, for another process."""
         return {**self.__dict__, "_recorder": NO_METRICS, "_opened": [], "_elsewhere": []}
 
     def _metrics(self, clock: Clock) -> CacheMetricGroup:
         return CacheMetricGroup(self.name, self._recorder, clock)
 
     def _cache(self, clock: Clock) -> Any:
-        """The provider's cache, or a new one as the options say; None without a cache."""
+        """Return the provider's cache, or a new one by the options; None without a cache."""
         provided = getattr(self._provider, "cache", None)
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
@@ -354,7 +355,7 @@ class LookupTable:
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """What a join knows of the caches in other processes."""
+    """The functions by which a table reaches the caches in other processes."""
 
     stats: Callable[[], LookupStats]
     close: Callable[[], None]
@@ -362,7 +363,7 @@ class _Elsewhere:
 
 
 def _provider(name: str, source: LookupSource, options: LookupOptions) -> LookupProvider:
-    """The provider of a source; what the options say of cache and trigger is made anew whenever the table is opened."""
+    """Return the provider of a source. Each opening makes a new cache or trigger by the options."""
     if options.mode == "FULL":
         if callable(getattr(source, "scan", None)):
             return FullCachingLookupProvider.of(cast("LookupScan", source), None)
@@ -378,7 +379,7 @@ def _provider(name: str, source: LookupSource, options: LookupOptions) -> Lookup
 
 
 def _as_provided(name: str, provider: LookupProvider, options: LookupOptions) -> LookupOptions:
-    """The options with the mode that the provider stands for."""
+    """Return the options with the mode of the provider."""
     mode: Mode = "NONE"
     if isinstance(provider, FullCachingLookupProvider):
         mode = "FULL"
@@ -410,7 +411,7 @@ def _refuse_freshness_options(name: str, options: LookupOptions) -> None:
 
 
 def _narrowed(provider: LookupProvider, columns: Sequence[str] | None, given: Conditions) -> LookupProvider:
-    """The provider of a narrowed source, with a cache and a trigger of its own."""
+    """Return the provider of a narrowed source, with its own cache and trigger."""
     if isinstance(provider, FullCachingLookupProvider):
         scan = narrowed_scan(provider.scan, columns, given)
         return replace(provider, scan=scan, trigger=deepcopy(provider.trigger))

@@ -1,10 +1,10 @@
-"""The web page: what a process does, in a browser.
+"""The web page, which shows in a browser what a process does.
 
-Place on the data path: beside it. `millpond serve` has the page at its root, `millpond.spark.ui` beside a Spark driver,
-and `millpond ui` for stored state and for the pages of other processes.
+Place on the data path: beside it. `millpond serve` has the page at its root. `millpond.spark.ui` serves it beside a
+Spark driver. `millpond ui` serves it for stored state, and for the pages of other processes.
 
-`static/` is the page itself: plain modules and one style sheet, as they are sent. Each view asks for one JSON document,
-whose types are in `views`. Who has the numbers makes these documents; the page only shows them.
+`static/` is the page itself: plain JavaScript modules and one style sheet, sent as they are. Each view requests one
+JSON document, whose types are in `views`. The processes that have the data make these documents.
 
-Invariant: the page sends no request but to the server that it came from, and shows every name as text.
+Invariant: the page sends requests only to its own server, and shows every name as text.
 """

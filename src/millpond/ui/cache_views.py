@@ -1,7 +1,7 @@
-"""The caches of a process for the page, from the families that its exporter has.
+"""Makes the page's document of the caches from the metric families of a process's exporter.
 
-Place on the data path: beside it. The families of several processes that share a port are summed up by cache, so the
-page shows the same whichever process answers.
+Place on the data path: beside it. The families of processes that share a port are summed up by cache, so the page shows
+the same whichever process answers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from millpond.metrics.families import Family
 from millpond.ui.views import Caches, CacheView, HitRateCurve
 
 SHOWN = 100
-"""How many caches one answer has."""
+"""The largest number of caches in one answer."""
 
 _FIELDS = {
     ("millpond_cache_requests_total", "hit"): "hits",
@@ -33,14 +33,14 @@ _FIELDS = {
     ("millpond_state_cache_requests_total", "hit"): "hits",
     ("millpond_state_cache_requests_total", "miss"): "misses",
 }
-"""Field of a view, by the metric and its label `result` or `cause`."""
+"""The field of a cache view, by metric and the value of its label `result` or `cause`."""
 
 _NAMES = {"cache": "", "table": "lookup ", "operator": "state of "}
-"""The label that names a cache, and what stands before the name."""
+"""The labels that name a cache, each with the prefix of the shown name."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The bounds of a cache, None where there is none of a kind."""
+    """The limits of a cache; None means no limit of that kind."""
 
     max_entries: int | None = None
     max_bytes: int | None = None
@@ -52,7 +52,7 @@ def cache_views(
     search: str = "",
     reports: Iterable[CacheReport] = (),
 ) -> Caches:
-    """Give the caches whose name contains a text, those with most misses first; with curves and advice of reports."""
+    """Return the caches whose names contain `search`, most misses first. `reports` adds their curves and advice."""
     recorded = {report.name: report for report in reports}
     found: dict[str, dict[str, float]] = {}
     for one in families:

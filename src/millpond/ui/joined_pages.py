@@ -1,9 +1,9 @@
-"""The pages of several processes as one: what `millpond ui` shows.
+"""Combines the pages of several processes into one, for `millpond ui`.
 
-Place on the data path: beside it. A service and a Spark driver are two processes; with both named, the data path is one
-picture. Each document is asked of every page and put together.
+Place on the data path: beside it. A service and a Spark driver are two processes. Given both, one page shows the whole
+data path. Each document is requested from every page, and the answers are merged.
 
-Invariant: a page that does not answer is left out, and the overview says which.
+Invariant: a page that does not answer is left out, and the overview names it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 def joined_pages(urls: Sequence[str], state: StoredStateView, key: str | None = None) -> PageSource:
-    """Put pages together.
+    """Combine pages into one source.
 
     Args:
-        urls: where they are, as ``http://127.0.0.1:8766``.
-        state: the locations that are read here.
-        key: the API key that is sent to them.
+        urls: the pages' URLs, such as ``http://127.0.0.1:8766``.
+        state: the view of the locations that this process reads itself.
+        key: the API key that is sent to the pages.
 
     Raises:
-        OptionError: one is no URL of HTTP.
+        OptionError: a URL does not begin with ``http://`` or ``https://``.
     """
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https"):
@@ -60,7 +60,7 @@ def _no_families() -> list[Family]:
 
 
 class _Pages:
-    """The pages, asked side by side."""
+    """The pages, which are asked in parallel."""
 
     def __init__(self, urls: Sequence[str], key: str | None) -> None:
         self._urls = urls
@@ -68,21 +68,21 @@ class _Pages:
         self._threads = ThreadPoolExecutor(max(1, 2 * len(urls)), thread_name_prefix="millpond-pages")
 
     def asked(self, view: str, query: Mapping[str, str], kind: type[T]) -> dict[str, T | None]:
-        """The document of a view by page; None of a page that does not answer."""
+        """Return the document of a view by page; None for a page that does not answer."""
         path = f"/ui/{view}.json?{urlencode(query)}"
         found = self._threads.map(lambda url: self._document(url, path, kind), self._urls)
         return dict(zip(self._urls, found, strict=True))
 
     def all(self, view: str, query: Mapping[str, str], kind: type[T]) -> list[T]:
-        """The documents of those that answer."""
+        """Return the documents of the pages that answer."""
         return [found for found in self.asked(view, query, kind).values() if found is not None]
 
     def post(self, path: str, body: bytes) -> Posted:
-        """The answer of the first page that has this path."""
+        """Post to the pages in turn. Return the answer of the first that has this path."""
         return self._first(path, body)
 
     def get(self, path: str) -> Posted:
-        """The document of the first page that has it."""
+        """Return the document of the first page that has this path."""
         return self._first(path, None)
 
     def _first(self, path: str, body: bytes | None) -> Posted:
@@ -107,7 +107,7 @@ class _Pages:
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        request = Request(url + path, body, headers)  # noqa: S310 - `joined_pages` lets HTTP in alone
+        request = Request(url + path, body, headers)  # noqa: S310 - `joined_pages` allows only HTTP
         try:
             with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
                 return Posted(response.status, response.read())
@@ -148,7 +148,7 @@ def _features(pages: _Pages, query: Mapping[str, str]) -> Features:
 
 
 def _state(pages: _Pages, state: StoredStateView, query: Mapping[str, str]) -> Any:
-    """Rows from here, or from the first page that has the location; without one, all locations."""
+    """Return rows of a location, read here or by the first page that has it; without a location, list all."""
     if "location" in query:
         if query["location"] in state.locations():
             return state(query)

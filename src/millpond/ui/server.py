@@ -1,10 +1,10 @@
-"""The server of a page in a process that has no web server: a Spark driver, or `millpond ui`.
+"""The server of the page for a process without a web server: a Spark driver, or `millpond ui`.
 
-Place on the data path: beside it. It answers on threads of its own, with the standard library alone, so a driver needs
-no other package. `millpond serve` sends the same files by its own server.
+Place on the data path: beside it. It answers in threads of its own and uses only the standard library, so a driver
+needs no other package. `millpond serve` sends the same files by its own server.
 
-Invariant: what fails in a view is an answer to who asked, and never an error of the process that is looked at. While
-the process ends, a view that cannot be had any more is "unavailable".
+Invariant: a failure in a view becomes an error answer, and never an error of the observed process. While the process
+ends, a view that is no longer available is answered as "unavailable".
 """
 
 import logging
@@ -23,7 +23,7 @@ from millpond.metrics.families import MEDIA_TYPE, Family, prometheus_text
 from millpond.ui.static_files import GUARDS, static_files
 
 View = Callable[[Mapping[str, str]], object]
-"""Makes the document of a view from the query string."""
+"""Makes the document of a view from the parameters of the query string."""
 
 _TIMEOUT_SECONDS = 30.0
 _MAX_BODY_BYTES = 1 << 20
@@ -32,20 +32,20 @@ log = logging.getLogger("millpond.ui")
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """An answer that was made elsewhere: its status and its JSON."""
+    """A finished answer: its status and its JSON."""
 
     status: int
     body: bytes
 
 
 class PageSource(msgspec.Struct, frozen=True):
-    """What a page shows.
+    """The source of everything that a page shows.
 
     Attributes:
-        views: by name, as in `overview`.
-        families: all metrics, for `/metrics`.
-        post: answers a call of the API, with its path and body; None where there is no API.
-        get: gives a document that is no view, such as `/openapi.json`; None where there is none.
+        views: the views by name, such as `overview`.
+        families: returns all metrics, for `/metrics`.
+        post: answers an API call, given its path and body; None without an API.
+        get: returns a document that is not a view, such as `/openapi.json`; None if there are none.
     """
 
     views: Mapping[str, View]
@@ -56,10 +56,10 @@ class PageSource(msgspec.Struct, frozen=True):
 
 @contextmanager
 def page_server(source: PageSource, host: str, port: int, api_keys: Iterable[str] = ()) -> Iterator[str]:
-    """Serve a page for the length of a `with`, which gets its URL; port 0 takes a free one.
+    """Serve a page during a `with` block and yield its URL. Port 0 takes a free port.
 
     Raises:
-        UnavailableError: the port cannot be listened on.
+        UnavailableError: the server cannot listen on the port.
     """
     try:
         server = _Server((host, port), _handler(source, ApiKeys(api_keys)))
@@ -85,11 +85,11 @@ class _Server(ThreadingHTTPServer):
 
 def _handler(source: PageSource, keys: ApiKeys) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Answers one browser."""
+        """Answers the requests of one connection."""
 
         protocol_version = "HTTP/1.1"
         timeout = _TIMEOUT_SECONDS
-        # An answer leaves in one packet, and does not wait for the acknowledgement of another.
+        # A small answer is sent in one packet, and does not wait for the acknowledgement of an earlier one.
         wbufsize = -1
         disable_nagle_algorithm = True
 
@@ -142,7 +142,7 @@ def _handler(source: PageSource, keys: ApiKeys) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing: the page asks every second."""
+            """Do nothing: the page sends a request every second."""
 
     return Handler
 

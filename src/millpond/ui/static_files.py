@@ -1,10 +1,10 @@
-"""The files of the page, and the headers with which they are sent.
+"""The static files of the page, and their headers.
 
-Place on the data path: beside it. The files are read once. Every path in the page is relative, so a proxy may put a
-prefix before it and strip it again.
+Place on the data path: beside it. The files are read once. Every path in the page is relative, so a proxy may serve it
+under a prefix that it strips.
 
-Invariant: the policy of content lets a browser run the page's own scripts, and nothing else. There is no script or
-style within the HTML, and no text ever becomes markup.
+Invariant: the content security policy lets a browser run only the page's own scripts. The HTML contains no script or
+style, and text never becomes markup.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-"""What a browser may load and run."""
+"""The content security policy: what a browser may load and run."""
 
 MAX_BYTES = 300_000
-"""What all files may take together."""
+"""The limit on the size of all files together."""
 
 GUARDS = {
     "content-security-policy": POLICY,
@@ -28,7 +28,7 @@ GUARDS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Headers of every file and of every document of a view."""
+"""The security headers of every file and of every view's document."""
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -39,7 +39,7 @@ _TYPES = {
 
 
 class StaticFile(NamedTuple):
-    """A file as it is sent: its body, its mark for caches, and all its headers but the length."""
+    """A file to send: its body, its ETag, and all its headers except the length."""
 
     body: bytes
     etag: str
@@ -48,7 +48,7 @@ class StaticFile(NamedTuple):
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Give all files by the path at which they are asked for; the page itself is at ``/``.
+    """Return all files by their URL path. The page itself is at ``/``.
 
     >>> sorted(static_files())[:2]
     ['/', '/ui/app.css']
@@ -59,7 +59,7 @@ def static_files() -> dict[str, StaticFile]:
         etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
         headers = {
             "content-type": _TYPES[name.rpartition(".")[2]],
-            # A browser asks each time whether there is a newer one, and is told in a few bytes that there is none.
+            # A browser asks each time for a newer version; if there is none, the answer takes only a few bytes.
             "cache-control": "no-cache",
             "etag": etag,
             **GUARDS,

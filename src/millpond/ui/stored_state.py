@@ -1,9 +1,9 @@
-"""The view of stored state: which locations there are, what they hold, and rows on demand.
+"""The view of stored state: the locations, what they hold, and rows on demand.
 
-Place on the data path: beside it. A location is one that whoever started the page has named, or the checkpoint of a
-query of the driver; the page cannot ask for another.
+Place on the data path: beside it. A location was named by the user who started the page, or is the checkpoint of one of
+the driver's queries. The page cannot request any other.
 
-Invariant: however often the list is asked for, a location is read once in `FRESH_SECONDS`.
+Invariant: however often the list is requested, a location is read at most once in `FRESH_SECONDS`.
 """
 
 import threading
@@ -17,20 +17,20 @@ from millpond.state.checkpoint.stored_state import Asked, StoredState
 from millpond.ui.views import LocationView, StateRow, StoredRows, StoredStates
 
 FRESH_SECONDS = 10.0
-"""How long what was read of a location is shown again."""
+"""How long the result of reading a location is reused."""
 
 SHOWN = 100
-"""How many rows one answer has."""
+"""The largest number of rows in one answer."""
 
 _EXACT = 1 << 53
-"""Up to here the numbers of a browser are exact; greater ones are sent as texts."""
+"""Integers up to this size are exact in a browser. Larger ones are sent as text."""
 
 
 class StoredStateView:
-    """Answers for the view of stored state; thread-safe.
+    """Makes the documents for the view of stored state; thread-safe.
 
     Args:
-        locations: gives the locations that may be read.
+        locations: returns the locations that may be read.
         open_state: opens one of them.
         clock: monotonic seconds.
     """
@@ -48,10 +48,10 @@ class StoredStateView:
         self._read: dict[str, tuple[float, LocationView]] = {}
 
     def __call__(self, query: Mapping[str, str]) -> StoredStates | StoredRows:
-        """List the locations; or, where one is named, give rows of a state.
+        """List the locations or, if the query names one, return rows of a state.
 
         Raises:
-            OptionError: there is no such location, state or version.
+            OptionError: the location, state or version does not exist.
         """
         if "location" in query:
             return self._rows(query)
@@ -114,7 +114,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it and a browser show it."""
+    """Convert a value to one that JSON can hold and a browser can show."""
     if isinstance(value, bytes):
         return f"0x{b16encode(value).decode().lower()}"
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Every metric summed up for the page: few numbers, however many GroupBys, caches, tables and processes there are.
+"""Sums up every metric for the page, to few numbers, however many GroupBys, caches, tables and processes there are.
 
-Place on the data path: beside it, between the families of an exporter and the view *Overview*. Only labels with few
-values stay, such as the result or the phase.
+Place on the data path: beside it, between the metric families of an exporter and the view *Overview*. Only labels with
+few values are kept, such as the result or the phase.
 """
 
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from millpond.metrics.families import Family
 
 KEPT_LABELS = frozenset({"result", "state", "kind", "phase", "cause", "status", "place", "direction", "le"})
-"""The labels by which numbers stay apart."""
+"""The labels that are kept. Samples are summed over all others."""
 
 _GREATEST = "_age_seconds"
-"""How the names of levels end of which the greatest counts, and not the sum."""
+"""The suffix of metrics whose greatest value is shown instead of the sum."""
 
 
 def totals(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Sum up by name and kept labels.
+    """Sum up samples by metric name and kept labels.
 
     >>> from millpond.metrics.families import Sample, family
     >>> hits = family("millpond_cache_requests_total", [
@@ -36,5 +36,5 @@ def totals(families: Iterable[Family]) -> dict[str, dict[str, float]]:
 
 
 def is_greatest(name: str) -> bool:
-    """Whether of a metric the greatest sample counts, and not the sum."""
+    """Return whether a metric's greatest sample is shown instead of the sum."""
     return name.endswith(_GREATEST)

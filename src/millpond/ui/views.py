@@ -1,7 +1,7 @@
 """The JSON documents of the page, one for each view.
 
-Place on the data path: between who has the numbers (the service, a Spark driver) and `static/views/`. A number that
-nobody knows is null, and the page shows a dash. Times are milliseconds, UTC; sizes are bytes.
+Place on the data path: between the process that has the numbers (the service, a Spark driver) and `static/views/`. An
+unknown number is null, and the page shows a dash. Times are in milliseconds UTC, and sizes in bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ import msgspec
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What the page asks for again and again: every metric, summed up.
+    """The document that the page polls: every metric, summed up.
 
     Attributes:
-        process: what this process is, such as ``millpond serve``.
-        metrics: by name of the metric, and then by its bounded labels, as in ``"result=hit"``.
-        notices: sentences about what somebody should look at.
+        process: the name of this process, such as ``millpond serve``.
+        metrics: values by the name of the metric, and then by its kept labels, as in ``"result=hit"``.
+        notices: sentences about problems to look at.
     """
 
     process: str
@@ -28,10 +28,10 @@ class HitRateCurve(msgspec.Struct, frozen=True):
     """The hit rate of a cache at every size.
 
     Attributes:
-        unit: of the sizes.
-        sizes: ascending.
-        lines: by policy, such as ``lru``, the hit rate at each of the sizes, 0 to 1.
-        present: the size that the cache has now.
+        unit: the unit of the sizes.
+        sizes: the sizes, ascending.
+        lines: by policy, such as ``lru``: the hit rate at each of the sizes, 0 to 1.
+        present: the present size of the cache.
     """
 
     unit: Literal["entries", "bytes"]
@@ -41,13 +41,13 @@ class HitRateCurve(msgspec.Struct, frozen=True):
 
 
 class CacheView(msgspec.Struct, frozen=True, kw_only=True):
-    """One cache: its counts since its process began, what it holds now, and its bounds.
+    """One cache: its counters since its process began, its present size, and its limits.
 
     Attributes:
-        evictions: entries that went for want of room.
-        expirations: entries that went for their age.
-        curve: None where none is recorded.
-        advice: sentences, made from the curve; None where none is recorded.
+        evictions: entries removed to make room.
+        expirations: entries removed for their age.
+        curve: the hit-rate curve; None if none is recorded.
+        advice: sentences made from the curve; None if none is recorded.
     """
 
     name: str
@@ -64,14 +64,14 @@ class CacheView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caches(msgspec.Struct, frozen=True):
-    """The caches with most misses, and how many there are."""
+    """The caches with the most misses, and the number of all caches."""
 
     caches: Sequence[CacheView]
     total: int
 
 
 class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A GroupBy or Join in the list. Of the ages of a Join's parts it has the greatest."""
+    """A GroupBy or Join in the list. A Join has the greatest of its parts' ages."""
 
     name: str
     kind: Literal["group_by", "join"]
@@ -85,7 +85,7 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartFreshness(msgspec.Struct, frozen=True, kw_only=True):
-    """How fresh one GroupBy is."""
+    """The freshness of one GroupBy's data."""
 
     group_by: str
     batch_end_ms: int | None = None
@@ -97,14 +97,15 @@ class PartFreshness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A GroupBy or Join as a whole.
+    """All details of a GroupBy or Join.
 
     Attributes:
-        definition: terms and texts.
-        feature_types: name and type of each feature.
-        key_types, context_types: by name, what a request has to give.
-        plans: name and explained plan of each GroupBy.
-        sizes: of each GroupBy, the bytes of a tile of one event, of a batch row of one event, and of a full batch row.
+        definition: the definition as pairs of a term and a text.
+        feature_types: the name and type of each feature.
+        key_types, context_types: the types, by name, of the values that a request must give.
+        plans: the name and explained plan of each GroupBy.
+        sizes: for each GroupBy its name, and the bytes of a tile of one event, of a batch row of one event, and of a
+            full batch row.
     """
 
     name: str
@@ -120,7 +121,7 @@ class TargetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Features(msgspec.Struct, frozen=True):
-    """Some GroupBys and Joins and how many there are, or the one that was asked for."""
+    """Some GroupBys and Joins with the number of all, or the requested one in `target`."""
 
     targets: Sequence[TargetRow] = ()
     total: int = 0
@@ -128,7 +129,7 @@ class Features(msgspec.Struct, frozen=True):
 
 
 class ShardView(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard of a keyed operator: sums since its query was planned, and the newest levels. Times are in seconds."""
+    """One shard of a keyed operator: sums since its query was planned, and the latest levels. Times are in seconds."""
 
     shard: int
     rows: int
@@ -147,7 +148,7 @@ class ShardView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HotGroup(msgspec.Struct, frozen=True):
-    """A key group with many rows in the newest batch of its shard."""
+    """A key group with many rows in the latest batch of its shard."""
 
     key_group: int
     rows: int
@@ -155,7 +156,7 @@ class HotGroup(msgspec.Struct, frozen=True):
 
 
 class GroupTemperature(msgspec.Struct, frozen=True):
-    """A key group of a heap that spills: where it is, its bytes, and how often a second it is asked for."""
+    """A key group of a heap that spills: its place, its bytes, and its requests per second."""
 
     key_group: int
     place: str
@@ -164,7 +165,7 @@ class GroupTemperature(msgspec.Struct, frozen=True):
 
 
 class OperatorView(msgspec.Struct, frozen=True, kw_only=True):
-    """A keyed operator, with its shards."""
+    """A keyed operator and its shards."""
 
     name: str
     batches: int
@@ -192,10 +193,10 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     """One micro-batch as Spark reports it.
 
     Attributes:
-        time_ms: when it began.
-        ms: how long it took.
-        phases_ms: where the time went, by Spark's steps.
-        watermark_ms: None without event time.
+        time_ms: when it began, in ms since 1970 UTC.
+        ms: its duration.
+        phases_ms: the duration of each of Spark's steps.
+        watermark_ms: the watermark; None without event time.
         lag_ms: how far the watermark is behind the newest event.
     """
 
@@ -210,7 +211,7 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A streaming query with its keyed operators and its newest batches."""
+    """A streaming query with its keyed operators and its latest batches."""
 
     id: str
     name: str
@@ -221,13 +222,13 @@ class QueryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queries(msgspec.Struct, frozen=True):
-    """All queries that are known."""
+    """All known queries."""
 
     queries: Sequence[QueryView] = ()
 
 
 class StateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A state at a location; rows and bytes where they are known without reading it."""
+    """A state at a location. Rows and bytes are given if they are known without reading the state."""
 
     name: str
     declared: str
@@ -256,7 +257,7 @@ class StoredStates(msgspec.Struct, frozen=True):
 
 
 class StoredRows(msgspec.Struct, frozen=True):
-    """Rows of a state, or what changed of it."""
+    """Rows of a state, or its changes."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]

@@ -1,10 +1,10 @@
-"""Hit-rate curves: the hit rate that a cache would have at every size, while it runs.
+"""Hit-rate curves: the hit rate that a running cache would have at every size.
 
     record(cache) ──> recording ──> report ──> advice, split ──> budget
                       (sampled)     (JSON)
 
-`record` begins it for one cache, `curves_view` shows all that is recorded in this process, and `Budget` resizes caches
-by it.
+`record` starts recording for one cache, `curves_view` shows all recordings of this process, and `Budget` resizes caches
+by their curves.
 """
 
 from millpond.cache.curves.advice import Advice, Finding, advice_on, smallest_size

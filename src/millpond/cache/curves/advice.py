@@ -1,6 +1,7 @@
-"""What is to be said of one cache: whether its size and its policy suit what it is asked for.
+"""Advice on one cache: whether its size and its policy suit its requests.
 
-Pure functions from a report to findings. Each finding compares two points of the curves, and names both.
+Pure functions from a report to findings. A finding on a size or policy compares two points of the curves, and names
+both.
 """
 
 from typing import Literal
@@ -16,7 +17,7 @@ Verdict = Literal["few requests", "useless", "too small", "too large", "other po
 FEW_REQUESTS = 1_000
 _USELESS_RATE = 0.02
 _LARGER = 8
-"""Times the present size: what is worth looking at."""
+"""The largest size considered, as a multiple of the present size."""
 
 _WORTH_GROWING = 0.05
 _WORTH_CHANGING = 0.03
@@ -24,20 +25,20 @@ _WORTH_KEEPING = 0.01
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing to say, as a word for programs and a sentence for people."""
+    """One finding, as a word for programs and a sentence for people."""
 
     verdict: Verdict
     text: str
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """What is to be said of one cache.
+    """The findings on one cache.
 
     Attributes:
         cache: its name.
         present_rate: its hit rate at the present size, by its curve.
         highest_rate: its hit rate with room for every key.
-        findings: the most important first; there is one at least.
+        findings: at least one, the most important first.
     """
 
     cache: str
@@ -47,12 +48,12 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def smallest_size(report: CacheReport, hit_rate: float) -> Point | None:
-    """The smallest size of a cache for a hit rate; None if no size has it."""
+    """Return the smallest size of a cache that reaches a hit rate; None if no size does."""
     return report.curve.smallest(hit_rate)
 
 
 def advice_on(report: CacheReport) -> Advice:
-    """Say what there is to say of a cache."""
+    """Return the findings on a cache."""
     curve, present = report.curve, report.present_rate()
     highest = curve.highest()
     return Advice(report.name, present, highest, _findings(report, present, highest))

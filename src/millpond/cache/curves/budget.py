@@ -1,11 +1,11 @@
-"""Keeps several caches within a budget of bytes, and moves room to where it brings most hits.
+"""Keeps several caches within a budget of bytes, and gives each the size that brings the most hits.
 
-Place on the data path: beside the caches. From time to time the curves of all recorded caches are looked at, the budget
-is split anew (`split`), and the caches are resized. The curve of a cache does not depend on its size, so a cache that
-got little is seen when it would profit from more.
+Place on the data path: beside the caches. From time to time the budget is split again by the curves of all recorded
+caches (`split`), and the caches are resized. A cache's curve does not depend on its size. So a small cache that would
+profit from more room is found.
 
-A cache that shrinks does so before another grows. Each cache keeps `LEAST_SHARE` of an equal share, and a size changes
-only by `_WORTH_MOVING` of it or more, so that caches are not emptied for nothing.
+Caches shrink before others grow. Each cache keeps at least `LEAST_SHARE` of an equal share. A size changes only if the
+change is at least `_WORTH_MOVING` of it, so that entries are not evicted without need.
 """
 
 import logging
@@ -25,22 +25,22 @@ from millpond.errors import OptionError
 from millpond.options import size_bytes
 
 LEAST_SHARE: Final = 0.05
-"""What a cache keeps at least, of an equal share of the budget."""
+"""The least that a cache gets, as a part of an equal share of the budget."""
 
 _WORTH_MOVING = 0.1
 EVERY_MS: Final = 60_000
-"""How often a started budget is split anew."""
+"""The interval at which a started budget is split again, in milliseconds."""
 
 _log = logging.getLogger("millpond.cache")
 
 
 class Resized(msgspec.Struct, frozen=True):
-    """What a budget did to one cache.
+    """One cache's change of size by a budget.
 
     Attributes:
         cache: its name.
-        before, after: its size in bytes; about, if it is bounded in entries.
-        hit_rate_before, hit_rate_after: by its curve.
+        before, after: its size in bytes; an estimate if its limit is in entries.
+        hit_rate_before, hit_rate_after: its hit rates at these sizes, by its curve.
     """
 
     cache: str
@@ -57,14 +57,14 @@ class Resized(msgspec.Struct, frozen=True):
 
 
 class Budget:
-    """A budget of bytes over recorded caches.
+    """A budget of bytes for several recorded caches.
 
     Args:
         budget: bytes, as a number or as "2GB".
-        caches: gives the recordings of the caches that share it; all of the process by default.
+        caches: returns the recordings of the caches that share it; by default all of the process.
 
     Raises:
-        OptionError: the budget is no size.
+        OptionError: the budget is not a size in bytes.
 
     Attributes:
         done: what the latest split changed.
@@ -87,10 +87,10 @@ class Budget:
         self.done: list[Resized] = []
 
     def apply(self) -> list[Resized]:
-        """Split the budget by what was recorded so far and resize the caches; what was changed.
+        """Split the budget by the curves recorded so far and resize the caches. Return the changes.
 
-        Nothing is done before one of them was asked often enough for a curve. A cache that lay idle meanwhile keeps the
-        least. One that is bounded in entries, and weighed none yet, keeps its size.
+        Nothing changes until one cache has `FEW_REQUESTS` requests. A cache that was idle meanwhile gets the least
+        share. A cache with a limit in entries that has not weighed any keeps its size.
         """
         found = {name: (one, report) for name, one in self._caches().items() if (report := report_on(name, one))}
         sized = {name: pair for name, pair in found.items() if pair[1].max_bytes is not None or _in_bytes(pair[1])}
@@ -113,7 +113,7 @@ class Budget:
         return self.done
 
     def start(self, every_ms: int = EVERY_MS) -> None:
-        """Apply it from time to time, on a thread, until it is closed; in a forked process it is started again."""
+        """Start a thread that applies the budget every `every_ms` until `close`. Call it again in a forked process."""
         if self._thread is None or not self._thread.is_alive():
             self._stopped = threading.Event()
             self._thread = threading.Thread(
@@ -122,7 +122,7 @@ class Budget:
             self._thread.start()
 
     def close(self) -> None:
-        """Leave the sizes as they are. May be called twice."""
+        """Stop the thread. The caches keep their sizes. May be called twice."""
         self._stopped.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -132,12 +132,12 @@ class Budget:
         while not self._stopped.wait(seconds):
             try:
                 self.apply()
-            except Exception:  # noqa: BLE001 - told in the log; the thread goes on
+            except Exception:  # noqa: BLE001 - logged; the thread continues
                 _log.exception("the caches could not be resized; they keep their sizes")
 
 
 def _in_bytes(report: CacheReport) -> bool:
-    """Whether the curve tells sizes in bytes."""
+    """Return whether the curve has sizes in bytes."""
     return bool(report.curve.points) and report.curve.points[-1].bytes > 0
 
 

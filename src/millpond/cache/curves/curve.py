@@ -1,7 +1,7 @@
 """A hit-rate curve: the hit rate that a cache would have at every size, as points.
 
-Plain data, which travels as JSON from a server to `millpond caches advise`. The invariant: sizes grow from point to
-point, and hit rates never fall.
+Plain data, which a server sends as JSON to `millpond caches advise`. The invariant: sizes grow from point to point, and
+hit rates never fall.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,7 +19,7 @@ class Point(NamedTuple):
 
 
 class HitRateCurve(msgspec.Struct, frozen=True):
-    """The points of a curve, from the smallest size to the largest; between them it is a line.
+    """The points of a curve, from the smallest size to the largest. Values between points are interpolated linearly.
 
     >>> curve = HitRateCurve((Point(100, 10_000, 0.5), Point(200, 20_000, 0.7)))
     >>> round(curve.at_entries(150), 2), round(curve.at_bytes(5_000), 2)
@@ -33,30 +33,30 @@ class HitRateCurve(msgspec.Struct, frozen=True):
     points: tuple[Point, ...]
 
     def at_entries(self, entries: float) -> float:
-        """The hit rate at a size in entries."""
+        """Return the hit rate at a size in entries."""
         return self._between(bisect_right(self.points, entries, key=_entries), "entries", entries).hit_rate
 
     def at_bytes(self, size: float) -> float:
-        """The hit rate at a size in bytes."""
+        """Return the hit rate at a size in bytes."""
         return self._between(bisect_right(self.points, size, key=_bytes), "bytes", size).hit_rate
 
     def bytes_of(self, entries: float) -> float:
-        """The bytes that so many entries take; beyond the last point as much for each as up to it."""
+        """Return the bytes that this many entries take. Beyond the last point, its bytes per entry are used."""
         return self._beyond("entries", entries, "bytes")
 
     def entries_in(self, size: float) -> float:
-        """How many entries have room in so many bytes."""
+        """Return how many entries fit into this many bytes."""
         return self._beyond("bytes", size, "entries")
 
     def smallest(self, hit_rate: float) -> Point | None:
-        """The smallest size with this hit rate; None if no size has it."""
+        """Return the smallest size with this hit rate; None if no size has it."""
         place = bisect_left(self.points, hit_rate, key=_hit_rate)
         if place == len(self.points):
             return None
         return self._between(place, "hit_rate", hit_rate)
 
     def highest(self) -> float:
-        """The hit rate with room for everything."""
+        """Return the hit rate of a cache with room for all keys."""
         return self.points[-1].hit_rate if self.points else 0.0
 
     def _beyond(self, field: str, value: float, wanted: str) -> float:
@@ -72,7 +72,7 @@ class HitRateCurve(msgspec.Struct, frozen=True):
         return found
 
     def _between(self, place: int, field: str, value: float) -> Point:
-        """The point where a field has a value; `place` is that of the first point beyond it."""
+        """Return the interpolated point where a field has a value; `place` is the index of the next point."""
         if not self.points:
             return Point(0.0, 0.0, 0.0)
         if place == len(self.points):

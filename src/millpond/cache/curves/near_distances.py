@@ -1,14 +1,14 @@
-"""The short reuse distances, of all keys, in bursts.
+"""Counts short reuse distances over all keys, in bursts.
 
-Which of the hottest keys are in a sample of the keys (`reuse_distances`) is luck, and they have short distances. Short
-distances are also short in time. So from time to time all keys are watched for a while, a *burst*, by an LRU list of
-`MOST_KEYS` keys. Once the list is full, each distance below `MOST_KEYS` is seen as it is, and counted for the rest of
-the burst.
+A sample of the keys (`reuse_distances`) contains some of the hottest keys only by chance, and these have the short
+distances. But short distances also pass within a short time. So from time to time all keys are recorded for a while, a
+*burst*, in an LRU list of `MOST_KEYS` keys. Once the list is full, or after `_MOST_WARMING` requests, each distance
+below `MOST_KEYS` is exact, and is counted until the burst ends.
 
-The rest between two bursts grows with each one, up to `_MOST_REST` times their length. So there is something to see
-early, and later the bursts cost little.
+The pause between two bursts grows with each burst, up to `_MOST_REST` times its length. So there are counts early, and
+later the bursts cost little.
 
-The structure is that of `reuse_distances`, and the key to drop is the one used longest ago.
+The data structure is that of `reuse_distances`, except that the least recently used key is dropped.
 """
 
 from array import array
@@ -30,11 +30,11 @@ _BUCKETS = 12 * PER_OCTAVE
 
 
 class NearDistances:
-    """The distances below `MOST_KEYS`, as counts.
+    """Counts of the reuse distances below `MOST_KEYS`.
 
     Attributes:
-        is_on: whether a burst is under way, and every key is wanted.
-        counted: how many requests were counted, hits and misses.
+        is_on: whether a burst is under way, so that `use` needs every key.
+        counted: the number of counted requests, hits and misses. `age` halves it.
     """
 
     __slots__ = (
@@ -68,13 +68,13 @@ class NearDistances:
         self._left = _COUNTED
 
     def begin_if_due(self, requests: float) -> bool:
-        """Begin a burst if its time has come, by the number of requests so far; whether one is under way."""
+        """Begin a burst if one is due after this number of requests. Return whether a burst is under way."""
         if not self.is_on and requests >= self._next:
             self.is_on = True
         return self.is_on
 
     def use(self, spread: int, requests: float) -> None:
-        """A request of any key during a burst, given by its hash."""
+        """Record the request of a key during a burst. The key is given by its hash."""
         hashes, uses, recency, order = self._hashes, self._uses, self._recency, self._order
         counts = len(recency) == MOST_KEYS or self._now >= _MOST_WARMING
         self._now = now = self._now + 1
@@ -103,11 +103,11 @@ class NearDistances:
                 self._clear()
 
     def counts(self, buckets: int) -> npt.NDArray[np.float64]:
-        """The counts by distance, in as many of the buckets of `reuse_distances` as are asked for."""
+        """Return the counts by distance, in the first `buckets` buckets of `reuse_distances`."""
         return np.pad(np.array(self._counts[:]), (0, buckets - _BUCKETS))
 
     def age(self) -> None:
-        """Let what was counted so far count half."""
+        """Halve all counts so far."""
         self._counts = array("d", (count / 2 for count in self._counts))
         self.counted /= 2
         self._next /= 2

@@ -1,4 +1,4 @@
-"""Draws what a simulation found, one line a policy."""
+"""Draws the results of a simulation, with one line per policy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from millpond.errors import MissingDependencyError
 
 
 def draw(found: Sequence[Simulated], title: str, path: Path) -> None:
-    """Write a picture of the hit rates by size to a file.
+    """Draw the hit rates by size into a file, whose suffix sets the format.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

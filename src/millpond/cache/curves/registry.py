@@ -1,7 +1,7 @@
-"""Which caches of this process are recorded, and what there is to see of them.
+"""The recorded caches of this process, and their reports.
 
-A recording is found here as long as its cache is in use. The view is plain data: what the server answers, what
-`millpond caches advise` reads, and what the web page shows.
+A recording is listed as long as its cache is in use. The view is plain data: the server sends it, and
+`millpond caches advise` and the web page read it.
 """
 
 import threading
@@ -23,10 +23,10 @@ _recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
 
 
 def record(cache: Cache[K, V]) -> Cache[K, V]:
-    """Begin to record the hit-rate curves of a cache; the cache to be used from now on.
+    """Start recording the hit-rate curves of a cache. Return the cache to use from here on.
 
-    A cache for several threads (`shared=True`) is that cache itself, also for those who have it already. Any other is
-    a new one around it, and only what goes through the new one is recorded.
+    For a cache of several threads (`shared=True`) this is the same cache, so requests of all its users are recorded.
+    Otherwise it is a wrapper, and only requests through the wrapper are recorded.
 
     >>> from millpond.cache import new_cache
     >>> planes = record(new_cache("planes", max_entries=1_000))
@@ -44,13 +44,13 @@ def record(cache: Cache[K, V]) -> Cache[K, V]:
 
 
 def register(recording: Recording) -> None:
-    """Let a recording be seen as long as somebody has it."""
+    """List a recording for as long as something refers to it."""
     with _lock:
         _recordings.add(recording)
 
 
 def recordings() -> dict[str, Recording]:
-    """The recordings of caches in use, by name; of several of one name, the others have a number behind it."""
+    """Return the recordings of caches in use, by name. The second cache of the same name is `name (2)`."""
     with _lock:
         found = sorted((one for one in _recordings if one.cache is not None), key=lambda one: (one.name, one.number))
     named: dict[str, Recording] = {}
@@ -64,18 +64,18 @@ def recordings() -> dict[str, Recording]:
 
 
 def recordings_of(caches: Iterable[Recorded]) -> dict[str, Recording]:
-    """The recordings of some caches, by name."""
+    """Return the recordings of some caches, by name."""
     wanted = {id(cache) for cache in caches}
     return {name: one for name, one in recordings().items() if id(one.cache) in wanted}
 
 
 def reports() -> list[CacheReport]:
-    """Every recorded cache with its curves, by name."""
+    """Return a report of every recorded cache, sorted by name."""
     return [report for name, one in recordings().items() if (report := report_on(name, one)) is not None]
 
 
 def curves_view() -> dict[str, Any]:
-    """Everything recorded in this process as plain data for JSON, with the advice on each cache.
+    """Return all reports of this process as plain data for JSON, with the advice on each cache.
 
     >>> sorted(curves_view())
     ['caches']
@@ -85,7 +85,7 @@ def curves_view() -> dict[str, Any]:
 
 
 def report_on(name: str, recording: Recording) -> CacheReport | None:
-    """A recorded cache with its curves; None if it is gone."""
+    """Return the report of a recorded cache; None if the cache is gone."""
     cache = recording.cache
     if cache is None:
         return None

@@ -1,4 +1,4 @@
-"""A cache and its curves as plain data, which travels as JSON."""
+"""A cache and its hit-rate curves as plain data, which is sent as JSON or MessagePack."""
 
 import msgspec
 
@@ -7,17 +7,17 @@ from millpond.cache.curves.curve import HitRateCurve
 
 
 class CacheReport(msgspec.Struct, frozen=True):
-    """A cache as it is, and what it would be at other sizes.
+    """A cache's present size and hit rate, and its hit rates at other sizes.
 
     Attributes:
-        name: the cache's; two of one name are told apart by a number.
-        policy: what goes for want of room.
-        max_entries, max_bytes: its bounds; None is no bound of that kind.
-        present: its size in entries, about, if it is bounded in bytes; 0 where no entry was weighed yet.
+        name: the cache's name; a number is added if several caches have the same one.
+        policy: the rule that chooses the entries to evict.
+        max_entries, max_bytes: its limits; None means no limit of that kind.
+        present: its size in entries. An estimate if the limit is in bytes; 0 if no entry was weighed yet.
         entries, bytes: what it holds.
-        requests: recorded ones; older ones count less, see `Recording.age`.
-        hit_rate: that the cache had since it was made.
-        curves: by policy; without a policy whose curve is not recorded.
+        requests: the recorded requests; older ones count less, see `Recording.age`.
+        hit_rate: the cache's own hit rate since it was made.
+        curves: by policy. A policy whose curve is not recorded is left out.
     """
 
     name: str
@@ -33,24 +33,24 @@ class CacheReport(msgspec.Struct, frozen=True):
 
     @property
     def curve(self) -> HitRateCurve:
-        """The curve of its own policy, or of LRU where that is all there is."""
+        """The curve of the cache's policy; else the one of LRU; else an empty curve."""
         return self.curves.get(self.policy) or self.curves.get("lru") or HitRateCurve(())
 
     def present_rate(self, policy: Policy | None = None) -> float:
-        """The hit rate that a policy has at the present size, by its curve; 0.0 where there is none."""
+        """Return a policy's hit rate at the present size by its curve, 0.0 without one; None is the cache's policy."""
         curve = self.curve if policy is None else self.curves.get(policy)
         if curve is None:
             return 0.0
         return curve.at_entries(self.present) if self.max_bytes is None else curve.at_bytes(self.max_bytes)
 
     def scaled_rate(self, factor: float) -> float:
-        """The hit rate at a multiple of the present size."""
+        """Return the hit rate at `factor` times the present size."""
         if self.max_bytes is None:
             return self.curve.at_entries(self.present * factor)
         return self.curve.at_bytes(self.max_bytes * factor)
 
     def size_text(self, entries: float, in_bytes: float) -> str:
-        """A size in the unit in which the cache is bounded, and in the other one.
+        """Format a size in the unit of the cache's limit, followed by the other unit.
 
         >>> report = CacheReport("planes", "lru", 100, None, 100, 0, None, 0, 0.0, {})
         >>> report.size_text(1000, 250_000)
@@ -62,7 +62,7 @@ class CacheReport(msgspec.Struct, frozen=True):
 
 
 def bytes_text(size: float) -> str:
-    """Bytes with a unit.
+    """Format bytes with a unit.
 
     >>> bytes_text(999), bytes_text(1_500_000)
     ('999 B', '1.5 MB')

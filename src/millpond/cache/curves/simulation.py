@@ -1,7 +1,7 @@
-"""What policies and sizes would have made of a trace: the real caches, asked for its keys.
+"""Replays a trace through real caches of several policies and sizes.
 
-No sample and no estimate: each policy runs at each size over the whole trace, which takes about a microsecond a request
-for LRU and a few for W-TinyLFU.
+Nothing is sampled or estimated: each policy runs at each size over the whole trace. A request takes about a microsecond
+with LRU and a few with W-TinyLFU.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from millpond.cache.factory import new_cache
 
 
 class Simulated(msgspec.Struct, frozen=True):
-    """One policy at one size, in entries."""
+    """The result of one policy at one size, in entries."""
 
     policy: Policy
     entries: int
@@ -22,7 +22,7 @@ class Simulated(msgspec.Struct, frozen=True):
 
     @property
     def hit_rate(self) -> float:
-        """Hits per request."""
+        """Hits per request, 0.0 for an empty trace."""
         return self.hits / self.requests if self.requests else 0.0
 
 
@@ -32,13 +32,13 @@ def simulate(
     policies: Iterable[Policy] = ("lru", "w-tinylfu"),
     on_done: Callable[[Simulated], None] = lambda _: None,
 ) -> list[Simulated]:
-    """Ask caches of some sizes in entries and policies for all keys of a trace.
+    """Request all keys of a trace from a cache of each policy and size. A missing key is put.
 
     Args:
         keys: in the order of the requests.
         sizes: in entries.
-        policies: which to run.
-        on_done: told of each result.
+        policies: the policies to run.
+        on_done: called with each result.
 
     Raises:
         OptionError: a size is negative, or a policy unknown.
@@ -60,7 +60,7 @@ def simulate(
 
 
 def sizes_for(keys: Sequence[int], count: int = 8) -> list[int]:
-    """Sizes worth trying on a trace: at equal ratios, from a hundredth of its keys to half of them.
+    """Return sizes worth trying on a trace: at equal ratios, from a hundredth to half of its distinct keys.
 
     >>> sizes_for(list(range(10_000)), count=3)
     [100, 707, 5000]

@@ -1,12 +1,12 @@
-"""How a budget of bytes is split over several caches so that most requests hit.
+"""Splits a budget of bytes over several caches so that as many requests as possible hit.
 
-Each cache has a curve, and a number of requests that its hit rate is a part of. Bytes go where they bring most hits,
-one piece after the other. Where curves are concave that is the best split: no byte would bring more elsewhere.
+Each cache has a hit-rate curve and a number of requests. The budget is given out in pieces, each to the cache where it
+brings the most hits per byte. For concave curves this is the best split: no byte would bring more hits elsewhere.
 
-A curve that is not concave has a stretch that brings little, and a cliff behind it, as of a loop over more keys than
-fit. There the next byte looks useless though the next million is not. So the pieces are not bytes, but whatever brings
-most hits per byte from the present size on: along the convex hull of the curve, as far as the remaining budget reaches
-[1]. When a piece no longer fits, the hull of what is in reach is taken anew.
+A curve that is not concave has a flat stretch before a steep one, as with a loop over more keys than fit. There the
+next byte brings no hit, but the next million bytes do. So a piece is the one that brings the most hits per byte from
+the present size on: it follows the convex hull of the curve, as far as the remaining budget reaches [1]. If the next
+piece of the hull no longer fits, the hull within reach is computed again.
 
 1. Qureshi, Patt: "Utility-based cache partitioning" (MICRO 2006), its lookahead algorithm.
 """
@@ -19,13 +19,13 @@ from millpond.cache.curves.curve import HitRateCurve
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One cache that wants a part of a budget.
+    """One cache that shares a budget.
 
     Attributes:
         curve: its hit rates.
-        requests: how many it is asked in the same time as the others.
-        least: bytes that it gets in any case.
-        most: bytes that it does not need more of; None is no limit.
+        requests: its requests, over the same time as those of the other caches.
+        least: bytes that it always gets.
+        most: bytes above which it needs no more; None means no limit.
     """
 
     curve: HitRateCurve
@@ -34,18 +34,18 @@ class Share(msgspec.Struct, frozen=True):
     most: float | None = None
 
     def hits(self, size: float) -> float:
-        """The hits with so many bytes."""
+        """Return the hits at a size of `size` bytes."""
         return self.requests * self.curve.at_bytes(size)
 
     def sizes(self) -> list[float]:
-        """The sizes worth looking at."""
+        """Return the sizes to consider, in bytes: the points of the curve below `most`, and `most` itself."""
         most = self.most
         sizes = [point.bytes for point in self.curve.points if most is None or point.bytes < most]
         return sizes if most is None else [*sizes, most]
 
 
 def best_split(shares: Mapping[str, Share], budget: float) -> dict[str, float]:
-    """The bytes of each cache. What brings no hit anywhere is left over.
+    """Return the bytes for each cache. Bytes that would bring no hit anywhere are given to none.
 
     >>> from millpond.cache.curves.curve import Point
     >>> steep = HitRateCurve((Point(10, 1_000, 0.8), Point(20, 2_000, 0.9)))
@@ -71,7 +71,7 @@ def best_split(shares: Mapping[str, Share], budget: float) -> dict[str, float]:
 
 
 def _in_reach(share: Share, sizes: Sequence[float], present: float, left: float) -> list[tuple[float, float]]:
-    """The larger sizes that the rest of the budget pays for, with what each gains; the last is all of it."""
+    """Return each larger size that the rest of the budget allows, with the hits it gains. The last uses all of it."""
     reach = present + left if share.most is None else min(present + left, share.most)
     before = share.hits(present)
     larger = [size for size in sizes if present < size < reach]

@@ -1,9 +1,9 @@
-"""Curves that leave their process: made anew now and then, and put together where several caches share a load.
+"""Sends hit-rate curves to another process, and merges the curves of caches that share a load.
 
-Place on the data path: between a recording in a Spark worker or state host and the driver, whose page shows it. A
-report is plain data of some kilobytes and costs some milliseconds, so it is made at most once in `EVERY_MS`, and told
-until the next one is there. It travels as MessagePack, which is made as often: to pickle it would cost a millisecond of
-each batch.
+Place on the data path: between a recording in a Spark worker or state host and the driver, whose web page shows it. A
+report has some kilobytes and takes some milliseconds to make. So it is made at most once in `EVERY_MS`, and sent again
+until the next one is made. It is encoded as MessagePack at the same time, because pickling it would cost a millisecond
+of each batch.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ from millpond.cache.curves.registry import report_on
 from millpond.cache.curves.report import CacheReport
 
 EVERY_MS: Final = 5_000
-"""How old a report may be."""
+"""The greatest age of a report, in milliseconds."""
 
 
 EncodedReport = bytes
-"""A `CacheReport` on its way, for `heard`."""
+"""A `CacheReport` as MessagePack; `heard` decodes it."""
 
 
 class Telling:
-    """The newest report of a recording; None of a cache that is not recorded.
+    """Gives the newest report of a recording.
 
     Args:
-        recording: of the cache.
+        recording: the recording of the cache; None if the cache is not recorded.
         clock: monotonic milliseconds.
 
     >>> Telling(None).now() is None
@@ -43,7 +43,7 @@ class Telling:
         self._told: EncodedReport | None = None
 
     def now(self) -> EncodedReport | None:
-        """A report that is at most `EVERY_MS` old, for `heard`."""
+        """Return a report at most `EVERY_MS` old; None if the cache is not recorded, or gone. `heard` decodes it."""
         if self._recording is None:
             return None
         now_ms = self._clock()
@@ -55,15 +55,15 @@ class Telling:
 
 
 def heard(told: Iterable[EncodedReport | None]) -> list[CacheReport]:
-    """The reports that were told, where there are any."""
+    """Decode the reports, leaving out those that are None."""
     return [msgspec.msgpack.decode(each, type=CacheReport) for each in told if each is not None]
 
 
 def together(name: str, reports: Iterable[CacheReport]) -> CacheReport | None:
-    """Several caches of one kind, of which each has a part of the keys, as one; None if there are none.
+    """Merge the reports of caches that each hold a part of the keys; None if no report has a curve.
 
-    Sizes are those of *each* cache, as the option is that sets them. A hit rate is that of all requests, and what the
-    caches hold is added up.
+    Sizes are those of *each* cache, like the option that sets them. Hit rates are those of all requests together, and
+    the entries and bytes held are added up.
 
     >>> from millpond.cache.curves.curve import Point
     >>> curve = HitRateCurve((Point(100, 0, 0.5), Point(200, 0, 0.7)))
@@ -91,7 +91,7 @@ def together(name: str, reports: Iterable[CacheReport]) -> CacheReport | None:
 
 
 def _mean(policy: Policy, sizes: HitRateCurve, reports: list[CacheReport], total: int) -> HitRateCurve:
-    """The curve of all requests at the sizes of one."""
+    """Return the curve of all requests, at the sizes of one curve."""
     weighed = [(report.curves[policy], report.requests / total) for report in reports if policy in report.curves]
     in_bytes = reports[0].max_bytes is not None
     return HitRateCurve(

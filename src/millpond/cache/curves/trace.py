@@ -1,7 +1,7 @@
-"""The keys that a cache was asked for, in a file: to try policies and sizes on them later.
+"""Traces: the keys that a cache was asked for, written to a file, to try policies and sizes on them later.
 
-Place on the data path: beside a cache. Keys are hashed with a secret that is stored nowhere, so a trace tells which
-requests were for one key, and not for which. It ends after a number of requests, so the file is bounded.
+Place on the data path: beside a cache. Keys are hashed with a secret that is stored nowhere. So a trace shows which
+requests were for the same key, but not the key. A trace ends after a number of requests, so the file is bounded.
 
 File format: the eight bytes `MPTRACE1`, then one signed integer of 8 bytes, little-endian, for each request. Traces of
 the cache2k project (`*.trc.xz`, `*.trace.xz`), with which Caffeine's simulator works too, are read as well: big-endian
@@ -24,7 +24,7 @@ from millpond.errors import DataError, OptionError
 
 MAGIC: Final = b"MPTRACE1"
 MOST_REQUESTS: Final = 10_000_000
-"""How many requests a trace has at most, if nothing else is said: 80 MB."""
+"""Default for the largest number of requests in a trace: 80 MB."""
 
 _WRITTEN_TOGETHER = 4_096
 _NEVER = sys.maxsize
@@ -32,20 +32,20 @@ _log = logging.getLogger("millpond.cache")
 
 
 class TraceWriter:
-    """Writes the trace of one cache; a watcher of it.
+    """Writes the trace of one cache, as a watcher of it.
 
-    Where the file can be written no further, as on a full disk, the trace ends with its last whole request. The log
-    says so, and the cache goes on.
+    If writing fails, as on a full disk, the trace ends with its last whole request and a warning is logged. The cache
+    is not affected.
 
     Args:
         path: the file, which must not exist yet.
-        most: how many requests are written at most.
+        most: the largest number of requests to write.
 
     Raises:
-        OptionError: the file exists, or cannot be made.
+        OptionError: the file exists, or cannot be created.
 
     Attributes:
-        requests: how many were taken so far.
+        requests: the number of requests recorded so far.
     """
 
     __slots__ = ("_file", "_most", "_secret", "_waiting", "_written", "path", "requests")
@@ -64,7 +64,7 @@ class TraceWriter:
         self.requests = 0
 
     def asked(self, key: Hashable) -> None:
-        """A key is asked for."""
+        """Record the request of a key."""
         if self.requests < self._most:
             self.requests += 1
             self._waiting.append(hash((key, self._secret)))
@@ -72,16 +72,16 @@ class TraceWriter:
                 self.flush()
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Some keys are asked for, one after the other."""
+        """Record the requests of several keys, one after the other."""
         for key in keys:
             self.asked(key)
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:  # noqa: ARG002 - see below
-        """Nothing: a trace has requests alone."""
+        """Do nothing: a trace holds only requests."""
         return _NEVER
 
     def flush(self) -> None:
-        """Write what waits to the file."""
+        """Write the buffered requests to the file."""
         waiting, self._waiting = self._waiting, array("q")
         if sys.byteorder == "big":
             waiting.byteswap()
@@ -97,7 +97,7 @@ class TraceWriter:
             _log.warning("trace %s: ends after %s requests: %s", self.path, self._end_whole(), error)
 
     def _end_whole(self) -> int:
-        """End the file with its last whole request, and take no more; how many requests it has."""
+        """Cut the file after its last whole request and stop recording. Return its number of requests."""
         self._most = 0
         requests = (self._written - len(MAGIC)) // self._waiting.itemsize
         with self._file:
@@ -105,16 +105,17 @@ class TraceWriter:
         return requests
 
     def close(self) -> None:
-        """Write what waits and take no more. May be called twice."""
+        """Write the buffered requests and stop recording. May be called twice."""
         self._most = 0
         self.flush()
         self._file.close()
 
 
 def write_trace(cache: Cache[K, V], path: Path, most: int = MOST_REQUESTS) -> tuple[Cache[K, V], TraceWriter]:
-    """Write the keys that a cache is asked for from now on; the cache to be used from now on, and what ends it.
+    """Start a trace of a cache. Return the cache to use from here on, and the writer, whose `close` ends the trace.
 
-    A cache for several threads (`shared=True`) is that cache itself; any other is a new one around it.
+    For a cache of several threads (`shared=True`) the returned cache is the same one. Otherwise it is a wrapper, and
+    only requests through the wrapper are recorded.
     """
     writer = TraceWriter(path, most)
     if isinstance(cache, SharedCache):
@@ -124,10 +125,10 @@ def write_trace(cache: Cache[K, V], path: Path, most: int = MOST_REQUESTS) -> tu
 
 
 def read_trace(path: Path) -> "array[int]":
-    """The keys of a trace, as numbers that are equal where the keys were.
+    """Return the keys of a trace as numbers. Equal keys have equal numbers.
 
     Raises:
-        DataError: the file is none, or breaks off within a request.
+        DataError: the file cannot be read, is not a trace, or ends within a request.
     """
     try:
         content = path.read_bytes()

@@ -1,9 +1,9 @@
-"""A cache that tells somebody which keys it is asked for.
+"""A cache that reports its requests to a watcher.
 
-A layer around a cache that is watched; a cache that is not has no such layer and pays nothing. Two listen: what draws
-hit-rate curves (`recording`) and what writes traces (`trace`).
+It wraps the cache to be watched, so a cache that is not watched pays nothing. There are two watchers: one records
+hit-rate curves (`recording`), the other writes traces (`trace`).
 
-A watcher says after how many writes it wants to hear of one again, so most writes cost only a countdown.
+A watcher says at which later write to call it again, so most writes cost only a countdown.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -13,20 +13,20 @@ from millpond.cache.api import Bounds, Cache, CacheStats, K, Policy, V
 
 
 class Watcher(Protocol):
-    """Who hears of the keys. A call of it is part of each call of the cache, under the cache's lock if it has one."""
+    """Receives a cache's requests. It is called within each call of the cache, under the cache's lock if it has one."""
 
     def asked(self, key: Hashable) -> None:
-        """A key is asked for."""
+        """Record a request for a key."""
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Some keys are asked for at once: all are looked up before those that are missing are put."""
+        """Record a request for several keys at once: all are looked up before the missing ones are put."""
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
-        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""
+        """Record a put; `weigh` returns the entry's bytes. Return after how many more writes to call again."""
 
 
 class WatchedCache(Cache[K, V]):
-    """A cache with a watcher; for everything else it is the cache within."""
+    """A cache with a watcher. Every call goes on to the cache within."""
 
     __slots__ = ("_asked", "_inner", "_until_told", "_watcher", "_weigh", "_wrote")
 
@@ -40,19 +40,19 @@ class WatchedCache(Cache[K, V]):
         self._until_told = 1
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of `key`."""
+        """Return the value of `key`."""
         self._asked(key)
         return self._inner.get(key, default)
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of those keys that are cached."""
+        """Return the values of the cached keys among `keys`."""
         if not isinstance(keys, list):
             keys = list(keys)
         self._watcher.asked_many(keys)
         return self._inner.get_present(keys)
 
     def peek(self, key: K, default: Any = None) -> Any:
-        """The value of `key`, which is no use of it."""
+        """Return the value of `key` without counting a use or telling the watcher."""
         return self._inner.peek(key, default)
 
     def put(self, key: K, value: V) -> None:
@@ -63,15 +63,15 @@ class WatchedCache(Cache[K, V]):
             self._until_told = self._wrote(key, value, self._weigh)
 
     def invalidate(self, key: K) -> None:
-        """Forget `key`."""
+        """Remove `key`."""
         self._inner.invalidate(key)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self._inner.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`, loaded on a miss."""
+        """Return the value of `key`, loading it on a miss."""
         self._asked(key)
         value = self._inner.get_or_load(key, loader)
         self._until_told -= 1
@@ -80,29 +80,29 @@ class WatchedCache(Cache[K, V]):
         return value
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """A copy of what is cached, coldest first."""
+        """Iterate over a copy of the entries, coldest first."""
         return self._inner.items()
 
     def stats(self) -> CacheStats:
-        """The counters and the sizes now."""
+        """Return the counters and the present sizes."""
         return self._inner.stats()
 
     @property
     def policy(self) -> Policy:
-        """What goes for want of room."""
+        """The rule that chooses the entries to evict."""
         return self._inner.policy
 
     @property
     def bounds(self) -> Bounds:
-        """The most that it holds."""
+        """The limits of this cache."""
         return self._inner.bounds
 
     def resize(self, bounds: Bounds) -> None:
-        """Change the bounds."""
+        """Change the limits."""
         self._inner.resize(bounds)
 
     def weigh(self, key: K, value: V) -> int:
-        """The bytes of an entry."""
+        """Return the bytes of an entry."""
         return self._inner.weigh(key, value)
 
     def __len__(self) -> int:

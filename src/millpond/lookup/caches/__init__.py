@@ -1,1 +1,1 @@
-"""What stands before a source: partial caches and whole tables."""
+"""The caches in front of a source: partial caches, and full tables."""

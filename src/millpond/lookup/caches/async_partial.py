@@ -1,13 +1,13 @@
-"""Partial caching before an asynchronous source: as `partial`, with many requests under way.
+"""Partial caching in front of an asynchronous source: like `partial`, with many requests under way at once.
 
-The invariants are those of `partial`: one load per key at a time, only answers are cached, a failure
-fails for everyone who waits. Two more: **at most `capacity` requests are at the source at once**, and a
-caller that is cancelled does not take with it the load that others wait for: loads are tasks of their own.
+The invariants are those of `partial`: one load per key at a time, only answers are cached, and a failure reaches
+every caller that waits for it. Two more: **at most `capacity` requests are at the source at once**, and cancelling a
+caller does not cancel a load that others wait for, since each load is a task of its own.
 
-A load that waits for itself is found as in `millpond.cache.flights`: a context variable says which load a coroutine
-works for, and each load which one it waits for.
+A load that waits for itself is found as in `millpond.cache.flights`: a context variable tells which load a coroutine
+works for, and each load knows the load that it waits for.
 
-Everything here runs in one event loop, between whose steps nothing else happens, so there is no lock.
+Everything runs in one event loop, where nothing else runs between two awaits. So there is no lock.
 
 Source: FLIP-221, `PartialCachingAsyncLookupProvider`; Flink's `AsyncWaitOperator` for order and capacity.
 """
@@ -45,16 +45,16 @@ _WORKING_FOR: ContextVar[_Load | None] = ContextVar("lookup load", default=None)
 
 
 class AsyncPartialCachingLookup(AsyncLookupFunction):
-    """An asynchronous lookup function that remembers; belongs to one event loop.
+    """An asynchronous lookup function with a cache; belongs to one event loop.
 
     Args:
         function: the source.
-        cache: what stands before it; None asks the source always.
-        metrics: what counts.
+        cache: the cache in front of it; None always asks the source.
+        metrics: counts hits, misses and loads.
         retries: how failures are tried again.
-        clock: monotonic milliseconds, for the time a load took.
-        capacity: how many requests may be at the source at once.
-        timeout_ms: how long a request may take with all its retries; then it is an `UnavailableError`.
+        clock: monotonic milliseconds, to time the loads.
+        capacity: the largest number of requests at the source at once.
+        timeout_ms: the longest time for a request with all its retries; then it fails with an `UnavailableError`.
 
     >>> import pyarrow as pa
     >>> from millpond.lookup import AsyncPythonLookup, DefaultLookupCache
@@ -105,7 +105,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             self._cache.open(self._metrics)
 
     async def close(self) -> None:
-        """Cancel what is under way, and close both."""
+        """Cancel the loads under way, and close the function and the cache."""
         tasks = [load.task for load in set(self._in_flight.values()) if load.task is not None]
         for task in tasks:
             task.cancel()
@@ -115,29 +115,29 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             self._cache.close()
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._metrics.stats()
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._metrics.hit_rates()
 
     async def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return (await self.lookup_many([keys]))[keys]
 
     async def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, from the cache or the source; none for a key with a null.
+        """Return the rows of every key, from the cache or the source; none for a key with a null.
 
         Raises:
-            DataError: a key is not of the declared types, or the source answered with something else than rows.
+            DataError: a key is not of the declared types, or the source's answer is not rows.
             UnavailableError: the source did not answer in time, after all retries.
         """
         rows = (await self._looked_up(keys, isolate=False)).all_rows()
         return {key: rows.get(key, []) for key in keys}
 
     async def lookup_each(self, keys: Sequence[Key]) -> Answers:
-        """The rows of every key, or its failure, as `PartialCachingLookup.lookup_each`."""
+        """Return the rows of every key, or its failure, as `PartialCachingLookup.lookup_each` does."""
         answers = await self._looked_up(keys, isolate=True)
         for key in keys:
             if key not in answers.failures:
@@ -171,10 +171,10 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
     async def stream(
         self, batches: Iterable[Sequence[Key]] | AsyncIterable[Sequence[Key]], *, ordered: bool = True
     ) -> AsyncIterator[tuple[Sequence[Key], dict[Key, Rows]]]:
-        """Every batch of keys with its rows, in order or as they come; up to `capacity` batches are looked up at once.
+        """Yield every batch of keys with its rows, in order or as they are answered.
 
-        The next batches are asked for ahead of the reader, never more than `capacity` of them. The first
-        failure ends the stream, and cancels what it still waited for.
+        Batches are looked up ahead of the reader, at most `capacity` of them at once. The first failure ends the
+        stream and cancels the other batches.
         """
         source = batches if isinstance(batches, AsyncIterable) else _each(batches)
         waiting: deque[asyncio.Task[tuple[Sequence[Key], dict[Key, Rows]]]] = deque()
@@ -191,7 +191,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        """Remove keys whose rows have changed; None removes all. The result of a load under way is not cached."""
         if keys is None:
             self._in_flight.clear()
             if self._cache is not None:
@@ -204,7 +204,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
                 self._cache.invalidate(key)
 
     def forget_missing(self, keys: Sequence[Key]) -> None:
-        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        """Remove those keys that are cached as missing, so that their next lookup asks the source."""
         forget_missing(self._cache, self._check(keys))
 
     async def _with_keys(self, batch: Sequence[Key]) -> tuple[Sequence[Key], dict[Key, Rows]]:
@@ -280,7 +280,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
         return {key: await self._function.lookup(key) for key in keys}
 
     def _current(self, keys: list[Key], load: _Load) -> list[Key]:
-        """End the load; the keys whose answer may be kept, as nobody invalidated them meanwhile."""
+        """End the load. Return the keys whose answers may be cached: those not invalidated meanwhile."""
         current = [key for key in keys if self._in_flight.get(key) is load]
         for key in current:
             del self._in_flight[key]
@@ -288,7 +288,7 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
 
 
 def _looked_at(task: "asyncio.Task[Any]") -> None:
-    """Take note of an error that nobody waits for any more, of which asyncio would complain."""
+    """Retrieve the task's error, so that asyncio does not warn about it if every caller is gone."""
     if not task.cancelled():
         task.exception()
 

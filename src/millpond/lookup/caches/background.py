@@ -1,8 +1,7 @@
-"""The thread in which a partial cache loads entries again before they expire.
+"""The background thread in which a partial cache refreshes entries before they expire.
 
-Beside a partial caching lookup. The invariant: **one load at a time**, so a slow source is not asked more often
-than it answers. What a load counts is told to the next caller, whose metrics go where its lookup is counted: on
-Spark, with its task.
+The invariant: **one load at a time**, so a slow source gets no more requests than it can answer. The counts of a load
+are added to the metrics of the next lookup. On Spark they so reach the metrics of that lookup's task.
 """
 
 import threading
@@ -14,7 +13,7 @@ _CLOSE_S = 5.0
 
 
 class Background:
-    """Runs one load at a time, in a thread that ends with it.
+    """Runs one load at a time, each in a thread of its own.
 
     >>> background = Background("refresh")
     >>> background.run(lambda: background.loaded(3, 7))
@@ -32,11 +31,11 @@ class Background:
         self._counted: list[Callable[[CacheMetricGroup], None]] = []
 
     def is_idle(self) -> bool:
-        """Whether no load is under way."""
+        """Return whether no load is under way."""
         return self._thread is None or not self._thread.is_alive()
 
     def run(self, load: Callable[[], None]) -> bool:
-        """Run a load; only where none is under way. False where the system gives no thread for it."""
+        """Start a load. Call it only if none is under way. Return False if the system cannot start a thread."""
         thread = threading.Thread(target=load, name=self._name, daemon=True)
         try:
             thread.start()
@@ -46,22 +45,22 @@ class Background:
         return True
 
     def close(self) -> None:
-        """Wait for the load that is under way, if any, for a few seconds."""
+        """Wait at most `_CLOSE_S` seconds for a load under way."""
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
     def loaded(self, loads: int, took_ms: int) -> None:
-        """Loads that succeeded, to be counted by the next caller."""
+        """Keep the count of successful loads, and their time together, for the next `count`."""
         with self._lock:
             self._counted.append(lambda metrics: metrics.loaded(loads, took_ms))
 
     def failed(self, loads: int) -> None:
-        """Loads that failed, to be counted by the next caller."""
+        """Keep the count of failed loads for the next `count`."""
         with self._lock:
             self._counted.append(lambda metrics: metrics.failed(loads))
 
     def count(self, metrics: CacheMetricGroup) -> None:
-        """Count what was loaded since the last call."""
+        """Add the loads since the last call to `metrics`."""
         if not self._counted:
             return
         with self._lock:

@@ -1,10 +1,10 @@
-"""An asynchronous lookup for callers that wait: a thread with an event loop of its own.
+"""Runs an asynchronous lookup for blocking callers, in a thread with its own event loop.
 
-So a Spark worker, which knows no asyncio, uses an asynchronous source like any other: its whole batch
-of keys is asked for at once, as many requests at a time as the capacity allows.
+With it a Spark worker, which does not use asyncio, can use an asynchronous source like any other. The keys of a batch
+are requested together, as many at a time as the capacity allows.
 
-The invariant: the asynchronous lookup is touched in that loop only. Any thread may call; from within
-the loop itself a call would wait for itself and is refused.
+The invariant: the asynchronous lookup is used in that loop only. Any other thread may call. A call from within
+the loop would wait for itself, so it raises an error.
 """
 
 import asyncio
@@ -56,27 +56,27 @@ class BlockingLookup(LookupFunction):
             self._stop()
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._lookup.stats()
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._lookup.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key."""
+        """Return the rows of every key."""
         return self._wait(self._lookup.lookup_many(keys))
 
     def lookup_each(self, keys: Sequence[Key]) -> Answers:
-        """The rows of every key, or its failure."""
+        """Return the rows of every key, or its failure."""
         return self._wait(self._lookup.lookup_each(keys))
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Forget keys, or all, because their rows have changed."""
+        """Remove keys whose rows have changed; None removes all."""
 
         async def forget() -> None:
             self._lookup.invalidate(keys)
@@ -84,7 +84,7 @@ class BlockingLookup(LookupFunction):
         self._wait(forget())
 
     def forget_missing(self, keys: Sequence[Key]) -> None:
-        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        """Remove those keys that are cached as missing, so that their next lookup asks the source."""
 
         async def forget() -> None:
             self._lookup.forget_missing(keys)

@@ -1,9 +1,9 @@
-"""The cache before a lookup function: its interface, and the one that suits most.
+"""The cache in front of a lookup function: its interface, and the default implementation.
 
-The invariant: **None means not cached, an empty list is a cached missing key**. Only an answer of
-the source is ever put here, so a failure can never look like a missing key.
+The invariant: **None means not cached, an empty list is a cached missing key**. Only answers of the
+source are put here, so a failure can never look like a missing key.
 
-The capacity is counted in keys, whatever the option's name `max-rows` says: so does Flink's code.
+The capacity is counted in keys, although the option is called `max-rows`. Flink's code does the same.
 
 Source: FLIP-221, `LookupCache` and `DefaultLookupCache`.
 """
@@ -22,54 +22,54 @@ from millpond.lookup.metrics import CacheMetricGroup
 
 
 class LookupCache(Protocol):
-    """A map from keys to the rows they have. Implementations are thread-safe, and can be pickled to be used on Spark.
+    """A map from keys to their rows. Implementations are thread-safe, and picklable for use on Spark.
 
-    One of your own needs these six methods and no base class.
+    Your own cache needs these six methods and no base class.
     """
 
     def open(self, metrics: CacheMetricGroup) -> None:
-        """Become usable, and register the sizes with `metrics`."""
+        """Prepare the cache for use, and register its sizes with `metrics`."""
 
     def get_if_present(self, key: Key) -> Rows | None:
-        """The cached rows, empty for a cached missing key; None where nothing is cached."""
+        """Return the cached rows, an empty list for a cached missing key, or None if the key is not cached."""
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
-        """Cache the rows of a key; what was cached for it before, or None."""
+        """Cache the rows of a key. Return the rows cached before, or None."""
 
     def invalidate(self, key: Key) -> None:
-        """Forget a key."""
+        """Remove a key."""
 
     def size(self) -> int:
-        """How many keys are cached, missing ones included."""
+        """Return the number of cached keys, including missing keys."""
 
     def close(self) -> None:
-        """Forget everything; the cache may be opened again."""
+        """Remove everything. The cache may be opened again."""
 
 
 @runtime_checkable
 class FindsPresent(Protocol):
-    """A `LookupCache` that finds a batch of keys faster than one after the other."""
+    """A `LookupCache` that finds a batch of keys faster than one key at a time."""
 
     def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The cached rows of those keys that are cached."""
+        """Return the rows of the cached keys among `keys`."""
         ...
 
 
 @runtime_checkable
 class KnowsAges(Protocol):
-    """A `LookupCache` that knows how old its entries are."""
+    """A `LookupCache` that knows the ages of its entries."""
 
     def due(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the cached keys that are so old that they are to be loaded again."""
+        """Return those of the cached keys that are old enough to be refreshed."""
         ...
 
     def find_stale(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of those keys that are there, too old or not, which is no use of them."""
+        """Return the rows of those keys that are present, stale or not. Counts no use."""
         ...
 
 
 def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Rows]:
-    """The cached rows of those keys that are cached."""
+    """Return the rows of the cached keys among `keys`."""
     if cache is None:
         return {}
     if isinstance(cache, FindsPresent):
@@ -79,7 +79,7 @@ def find_present(cache: LookupCache | None, keys: Sequence[Key]) -> dict[Key, Ro
 
 
 def forget_missing(cache: LookupCache | None, keys: Sequence[Key]) -> None:
-    """Forget those of the keys that are cached without rows.
+    """Remove those keys that are cached without rows.
 
     >>> cache = DefaultLookupCache(max_rows=100)
     >>> cache.put(("N101",), [("A320",)]); cache.put(("N102",), [])
@@ -98,32 +98,32 @@ class DefaultLookupCache:
 
     - Key: the tuple of key values.
     - Capacity: `max_rows` keys (a key with several rows is one), or `max_bytes` estimated bytes.
-    - Freshness: a key goes `expire_after_write_ms` after it was looked up in the source, or
-      `expire_after_access_ms` after it was last used. `refresh_after_write_ms` after it was looked up it is due
-      to be looked up again; the lookup around it does that.
-    - Concurrent miss: the lookup around it sees to it that one of the callers asks the source.
+    - Freshness: a key expires `expire_after_write_ms` after its load from the source, or `expire_after_access_ms`
+      after its last use. `refresh_after_write_ms` after its load it is due for a refresh, which the lookup around the
+      cache makes.
+    - Concurrent miss: the lookup around the cache lets one of the callers ask the source.
 
-    Rows go in and come out as copies, so that nobody changes what is cached. Pickled, it is an empty
-    cache of the same limits.
+    Rows are copied on the way in and out, so callers cannot change the cached rows. Unpickling gives an empty cache
+    with the same limits.
 
     Args:
-        max_rows: how many keys at most.
-        max_bytes: how many bytes at most.
-        policy: what goes for want of room: `"lru"` the key used longest ago, `"w-tinylfu"` what is used least often.
-        expire_after_access_ms: age since the last use at which a key goes.
-        expire_after_write_ms: age since its load at which a key goes.
-        cache_missing_key: whether to remember that a key has no rows.
-        refresh_after_write_ms: age since its load at which a key is to be loaded again.
-        stale_if_error_ms: how much longer than `expire_after_write_ms` a key is kept for `find_stale`.
-        expiry_jitter_ms: how much earlier than `expire_after_write_ms` a key may go, always as much for one key.
-        hit_rate_curve: whether to record what it would hit at other sizes, see `millpond.cache.curves`.
+        max_rows: the largest number of keys.
+        max_bytes: the largest number of bytes.
+        policy: the entries to evict: `"lru"` the least recently used, `"w-tinylfu"` the least frequently used.
+        expire_after_access_ms: age since the last use at which a key expires.
+        expire_after_write_ms: age since its load at which a key expires.
+        cache_missing_key: whether to cache that a key has no rows.
+        refresh_after_write_ms: age since its load at which a key is loaded again.
+        stale_if_error_ms: time after `expire_after_write_ms` for which a key is still kept for `find_stale`.
+        expiry_jitter_ms: the most by which a key may expire before `expire_after_write_ms`; fixed for each key.
+        hit_rate_curve: whether to record the hit rates at other sizes, see `millpond.cache.curves`.
         clock: monotonic milliseconds.
 
     Attributes:
-        recording: of the hit-rate curve; None if none is recorded.
+        recording: the recording of the hit-rate curve; None if there is none.
 
     Raises:
-        OptionError: no limit of any kind, or a bad one.
+        OptionError: no limit of any kind, or an invalid one.
 
     >>> cache = DefaultLookupCache(max_rows=100)
     >>> cache.put(("N101",), [("A320",)]); cache.put(("N102",), [])
@@ -184,33 +184,33 @@ class DefaultLookupCache:
             (self.recording,) = recordings_of([record(self._cache)]).values()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process gets an empty cache of the same limits."""
+        """Return only the settings: another process gets an empty cache with the same limits."""
         return self._settings
 
     def __setstate__(self, settings: dict[str, Any]) -> None:
-        self.__init__(**settings)  # type: ignore[misc]  # what pickling made is as good as new
+        self.__init__(**settings)  # type: ignore[misc]  # unpickling starts from an empty instance
 
     def open(self, metrics: CacheMetricGroup) -> None:
         """Register numCachedRecord and numCachedBytes."""
         metrics.sizes(self.size, lambda: self._cache.stats().bytes)
 
     def get_if_present(self, key: Key) -> Rows | None:
-        """The cached rows, empty for a cached missing key; None where nothing is cached."""
+        """Return the cached rows, an empty list for a cached missing key, or None if the key is not cached."""
         return self.find_present([key]).get(key)
 
     def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The cached rows of those keys that are cached, as `get_if_present` for each."""
+        """Return the rows of the cached keys among `keys`, as `get_if_present` would for each."""
         if self._written_ms is not None and self._expire_ms is not None:
             keys = self._fresh(keys, self._written_ms, self._expire_ms)
         return {key: list(rows) for key, rows in self._cache.get_present(keys).items()}
 
     def find_stale(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of those keys that are there, too old or not, which is no use of them."""
+        """Return the rows of those keys that are present, stale or not. Counts no use."""
         there = ((key, self._cache.peek(key)) for key in keys)
         return {key: list(rows) for key, rows in there if rows is not None}
 
     def due(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the cached keys that are so old that they are to be loaded again."""
+        """Return those of the cached keys that are old enough to be refreshed."""
         if self._refresh_ms is None or self._written_ms is None:
             return []
         latest_ms = self._clock() - self._refresh_ms
@@ -225,10 +225,10 @@ class DefaultLookupCache:
             self._written_ms.pop(key, None)
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
-        """Cache a copy of the rows; a missing key only if `cache_missing_key`.
+        """Cache a copy of the rows; a missing key only with `cache_missing_key`.
 
         Raises:
-            DataError: the key is no tuple, or the rows are no list.
+            DataError: the key is not a tuple, or the rows are not a list or tuple.
         """
         if not isinstance(key, tuple) or not isinstance(rows, (list, tuple)):
             raise DataError(
@@ -245,16 +245,16 @@ class DefaultLookupCache:
         return None if before is None else list(before)
 
     def invalidate(self, key: Key) -> None:
-        """Forget a key."""
+        """Remove a key."""
         self._cache.invalidate(key)
         self._forget_age(key)
 
     def size(self) -> int:
-        """How many keys are cached, those that are kept as stale included."""
+        """Return the number of cached keys, including missing and stale ones."""
         return len(self._cache)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._cache.clear()
         if self._written_ms is not None:
             self._written_ms.clear()

@@ -1,8 +1,8 @@
 """A lookup cache around any Python function, without a table and without Spark.
 
-The same cache, single flight, retries and metrics as a lookup table has, for whatever a function returns.
-The invariant: what the function returned is returned again, and what it raised is never remembered.
-None is remembered as a missing key, apart from what is there.
+It gives the function the cache, single flight, retries and metrics of a lookup table. The invariant: a cached result
+is what the function returned, and an exception is never cached. None is cached as a missing key, which is distinct
+from "not cached".
 """
 
 import inspect
@@ -37,21 +37,21 @@ def cached(
     recorder: Recorder = NO_METRICS,
     **limits: Any,
 ) -> "Callable[[Callable[P, R]], CachedFunction[P, R]]":
-    """Let a function, plain or a coroutine, remember what it returned.
+    """Decorate a plain or coroutine function so that its results are cached.
 
-    - Key: the arguments as they are written, which must be hashable, as for `functools.lru_cache`.
-    - Capacity and freshness: those of the `DefaultLookupCache`, or of the cache that is given.
-    - Concurrent miss: one caller runs the function, the others wait for what it returns or raises.
+    - Key: the arguments as they are passed, as for `functools.lru_cache`. They must be hashable.
+    - Capacity and freshness: those of the `DefaultLookupCache`, or of the given `cache`.
+    - Concurrent miss: one caller runs the function, and the others wait for its result or exception.
 
     Args:
-        cache: what remembers, instead of a `DefaultLookupCache`.
+        cache: the cache to use instead of a `DefaultLookupCache`.
         retries: how an `UnavailableError`, `ConnectionError` or `TimeoutError` is tried again; by default never.
-        recorder: where the metrics go, under the function's name.
-        limits: those of `DefaultLookupCache`: `max_rows`, `max_bytes`, `expire_after_access_ms`,
-            `expire_after_write_ms`, `cache_missing_key`. At least one limit is needed.
+        recorder: receives the metrics, under the function's name.
+        limits: the arguments of `DefaultLookupCache`, such as `max_rows`, `max_bytes`, `expire_after_access_ms`,
+            `expire_after_write_ms` and `cache_missing_key`. At least one limit is needed.
 
     Raises:
-        OptionError: no limit, or limits beside a cache.
+        OptionError: no limit is given, or limits are given together with `cache`.
 
     >>> @cached(max_rows=1_000, expire_after_write_ms=60_000)
     ... def country(code):
@@ -75,7 +75,7 @@ def cached(
 
 
 class CachedFunction(Generic[P, R]):
-    """What `cached` makes: called as the function is, awaited if that is a coroutine function."""
+    """A function with a cache, made by `cached`. Call it like the function; await it if that is a coroutine."""
 
     def __init__(
         self, function: Callable[P, R], cache: LookupCache, retries: Retries, recorder: Recorder = NO_METRICS
@@ -91,27 +91,27 @@ class CachedFunction(Generic[P, R]):
             self._lookup = PartialCachingLookup(_Call(function), cache, metrics, retries)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns, from the cache if it is there."""
+        """Return the function's result, from the cache if it is there."""
         key = _Arguments.key(args, kwargs)
         if isinstance(self._lookup, AsyncPartialCachingLookup):
             return cast("R", _awaited(self._lookup, key))
         return cast("R", _returned(self._lookup.lookup(key)))
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Forget what the function returned for these arguments."""
+        """Remove the cached result for these arguments."""
         self._lookup.invalidate([_Arguments.key(args, kwargs)])
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._metrics.stats()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """As a method: the object it is called on is the first argument, and part of the key."""
+        """Bind it as a method. The object is the first argument, and so part of the key."""
         return self if instance is None else MethodType(self, instance)
 
 
 class _Arguments(NamedTuple):
-    """The one key column: what the function was called with."""
+    """The value of the only key column: the arguments of a call."""
 
     positional: tuple[Any, ...]
     named: tuple[tuple[str, Any], ...]

@@ -1,13 +1,13 @@
-"""The columns of a table one after the other in a file, each in one piece, written with little memory.
+"""Writes the columns of a table to a file, one after the other, each in one piece, with little memory.
 
-Under a mapped table, which wants every column whole, so that a row is found by its number. A scan gives
-rows in pieces. So a table that comes in batches is first spooled, a file a column; then column after
-column is made whole, written, and forgotten. The invariant: **at no time is there more in memory than a
-batch and one column**, and on disk not more than the table and one column. A table that is in memory
-already is taken apart in the same way, if nobody else holds it.
+Mapped tables use it. They need every column in one piece, so that a row is found by its number, but a scan gives rows
+in batches. So batches are first spooled to one file per column. Then each column is read as one piece, written, and
+released. The invariant: **memory never holds more than a batch and one column**, and the disk never more than the table
+and one column. A table that is already in memory is released column by column too, if the caller holds no reference
+to it.
 
-Each column is an Arrow IPC stream of one batch, beginning at a multiple of 64 bytes, so that it can be
-read where it is mapped.
+Each column is an Arrow IPC stream of one batch, at a multiple of 64 bytes, so that it can be read from the mapped file
+without a copy.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,19 +24,19 @@ _ALIGNED = 64
 
 
 class Sink(Protocol):
-    """A file that columns are written to."""
+    """A file to which columns are written."""
 
     def write(self, data: bytes, /) -> int:
-        """Write bytes."""
+        """Write bytes and return their number."""
         ...
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """Return the number of bytes written so far."""
         ...
 
 
 def columns_of_table(table: pa.Table) -> Columns:
-    """The columns of a table in memory; each is let go when the next is asked for."""
+    """Yield the columns of a table in memory. Each is released when the next is requested."""
     names, columns = table.column_names, table.columns
     del table
     while columns:
@@ -46,9 +46,9 @@ def columns_of_table(table: pa.Table) -> Columns:
 def columns_of_batches(
     reader: pa.RecordBatchReader, prepare: Callable[[pa.Table], pa.Table], schema: pa.Schema, spool: Path
 ) -> Columns:
-    """The columns of a table that comes in batches, by way of files beside `spool`, which are removed.
+    """Yield the columns of a table that comes in batches. They are spooled to files beside `spool`, which are removed.
 
-    `prepare` is applied to every batch, and makes it one of `schema`.
+    `prepare` is applied to every batch and must return one of `schema`.
     """
     paths = [spool.with_name(f"{spool.name}.{place}.column") for place in range(len(schema))]
     schemas = [pa.schema([field]) for field in schema]
@@ -76,7 +76,7 @@ def _spooled(path: Path) -> pa.Array:
 
 
 def write_columns(columns: Columns, metadata: Mapping[str, str], file: Sink) -> list[int]:
-    """Write every column in one piece; where each ends in the file, whose next part may begin at once."""
+    """Write every column in one piece and pad after each. Return where each column ends in the file."""
     ends = []
     for name, whole in columns:
         schema = pa.schema([pa.field(name, whole.type)], metadata=dict(metadata))
@@ -90,10 +90,10 @@ def write_columns(columns: Columns, metadata: Mapping[str, str], file: Sink) -> 
 
 
 def read_columns(mapped: pa.Buffer, ends: Sequence[int]) -> pa.Table:
-    """The table again, without a copy, with the metadata that was written.
+    """Read the table back without a copy, with the metadata that was written.
 
     Raises:
-        pyarrow.ArrowInvalid: it is not whole.
+        pyarrow.ArrowInvalid: a column is damaged or incomplete.
     """
     starts = [0, *map(aligned, ends[:-1])]
     read = [
@@ -104,7 +104,7 @@ def read_columns(mapped: pa.Buffer, ends: Sequence[int]) -> pa.Table:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; text beyond 2 GiB gets the type that has room for it."""
+    """Return a column as one array. Text beyond 2 GiB becomes a large type."""
     if column.num_chunks == 1:
         return column.chunk(0)
     wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
@@ -115,11 +115,11 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def pad(file: Sink) -> None:
-    """Fill up to where the next part may begin."""
+    """Fill with zeros up to the next aligned position."""
     end = file.tell()
     file.write(bytes(aligned(end) - end))
 
 
 def aligned(end: int) -> int:
-    """Where a part may begin after one that ends there."""
+    """Return the next aligned position from `end` on."""
     return -(-end // _ALIGNED) * _ALIGNED

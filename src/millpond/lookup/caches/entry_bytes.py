@@ -1,14 +1,14 @@
-"""How many bytes a cached entry takes, for `max-bytes` and `numCachedBytes`.
+"""Estimates the bytes of a cached entry, for `max-bytes` and `numCachedBytes`.
 
-An entry is a key, its rows, and what the cache's own tables need for them. The estimate is meant to be
-within 0.8 to 1.3 of what the process takes. Two things make that hard, and are seen to:
+An entry consists of a key, its rows, and its share of the cache's own tables. The estimate should be 0.8 to 1.3
+times the memory that the process uses. Two cases need care:
 
 - **Nested values** (lists, dictionaries, objects) are walked through.
-- **Shared values**: a source may answer with the same row for many keys, or with the same text in many
-  rows. An object that others hold too is charged to this entry in part: by one over the number of its
-  holders, as Python counts references. While a cache is full, these parts add up to the object.
+- **Shared values**: a source may return the same row for many keys, or the same text in many rows. An entry is
+  charged the bytes of an object divided by the number of its holders, by Python's reference count. In a full
+  cache these parts add up to the object.
 
-The invariant: the estimate is made once, when the entry is put, from what is there then.
+The invariant: the estimate is made once, when the entry is put, from the references at that time.
 """
 
 from collections import Counter
@@ -21,27 +21,27 @@ from millpond.cache.weight import ENTRY_BYTES
 from millpond.lookup.functions.function import Key, Row
 
 _TABLES_BYTES = 210
-"""An entry in the tables of values, weights and order, half of whose places are free; and the weight."""
+"""Bytes of an entry in the tables of values, weights and order, half of whose places are free, and of the weight."""
 
 _TINY_LFU_BYTES = 50
-"""What W-TinyLFU has more than LRU: the segment of each key, and its share of the sketch."""
+"""Additional bytes of an entry with W-TinyLFU: the segment of its key, and its share of the sketch."""
 
 _EXPIRY_BYTES = 125
-"""An entry in an ordered table of deadlines, and the deadline."""
+"""Bytes of an entry in an ordered table of deadlines, and of the deadline."""
 
 _WORD = 16
-"""What Python's allocator rounds up to."""
+"""Python's allocator rounds sizes up to a multiple of this many bytes."""
 
 _FLAT = {str, bytes, int, float, bool, type(None)}
 _OF_A_VALUE = 2
-"""References to a value beside the row's, while it is looked at: the variable's, and the argument's."""
+"""Temporary references to a value while it is weighed: the variable, and the argument of `getrefcount`."""
 
 _OF_A_ROW = 2
-"""The same for a row, beside its places in the cached rows and in the list that these were made of."""
+"""Temporary references to a row. Its places in the cached rows and in the list they were made from come on top."""
 
 
 def entry_weigher(expiries: int, policy: Policy = "lru") -> Callable[[Key, tuple[Row, ...]], int]:
-    """What weighs the entries of a cache with so many kinds of expiry and this policy.
+    """Return the weigher for a cache with this number of kinds of expiry and this policy.
 
     >>> weigh = entry_weigher(expiries=0)
     >>> weigh((1,), ((b"x" * 1_000_000,),)) > 1_000_000, weigh((1,), ()) < 400
@@ -78,5 +78,5 @@ def _row(row: Row) -> int:
 
 
 def _rounded(size: int) -> int:
-    """What the allocator makes of a size."""
+    """Round a size up as the allocator does."""
     return size + _WORD - 1 & -_WORD

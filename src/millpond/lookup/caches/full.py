@@ -1,12 +1,12 @@
-"""Full caching: the whole table in memory, loaded before the first row and then when a trigger says.
+"""Full caching: the whole table is loaded before the first lookup, and again whenever a trigger asks.
 
-The source is never asked on a miss: what is not in the table has no rows, and counts a hit like any
-other. The invariant: the table is replaced whole, by a load that succeeded, or not at all.
+There are no misses: a key that is not in the table has no rows, and counts as a hit. The invariant: the table
+is replaced as a whole, by a load that succeeded, or not at all.
 
-A reload that fails keeps the last good table, is counted and warned of, and the next trigger tries
-again. That is a choice: Flink's original fails the job, which `on_reload_failure="fail"` gives. The
-first load has nothing to fall back on and raises. A reload in which the table has lost all its rows
-is taken for a failure, unless that is allowed: half-written sources look so.
+A reload that fails is counted and warned of, and the last good table stays until the next trigger tries again.
+Flink instead fails the job; `on_reload_failure="fail"` does the same here. The first load has no earlier table,
+so its failure is raised. A reload that finds no rows where there were some counts as failed, unless
+`allow_empty_reload` is set, because a half-written source looks like that.
 
 Source: FLIP-221, `FullCachingLookupProvider`.
 """
@@ -37,12 +37,12 @@ from millpond.lookup.reload.trigger import CacheReloadTrigger
 OnReloadFailure: TypeAlias = Literal["keep", "fail"]
 
 _RELOAD_NICENESS = 10
-"""A tenth of the processor where readers want all of it, and all of it where they want none."""
+"""The niceness of a reload. It gets a tenth of a processor that readers use fully, and all of an idle one."""
 
 
 def wall_clock_ms() -> int:
-    """The time of day, in ms since 1970 UTC."""
-    return time.time_ns() // 1_000_000  # noqa: TID251 - "02:30" is said by the wall clock
+    """Return the time of day, in ms since 1970 UTC."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - "02:30" is a time of the wall clock
 
 
 def in_a_thread(action: Callable[[], None]) -> None:
@@ -51,13 +51,13 @@ def in_a_thread(action: Callable[[], None]) -> None:
 
 
 def in_a_thread_that_gives_way(action: Callable[[], None]) -> None:
-    """The same at a lower priority, for a table whose readers are other processes: they do not wait for a reload.
+    """Run `action` in a daemon thread of low priority, for a table whose readers are other processes.
 
-    Readers in this process would: for the interpreter, while a thread that is seldom let run has it.
+    Readers in this process would suffer: a thread of low priority that holds the interpreter lock delays them.
     """
 
     def give_way_and_act() -> None:
-        # Where threads have priorities of their own; elsewhere this would slow the whole process down.
+        # Only Linux gives each thread its own priority; elsewhere this would slow down the whole process.
         if sys.platform == "linux":
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _RELOAD_NICENESS))
@@ -67,19 +67,19 @@ def in_a_thread_that_gives_way(action: Callable[[], None]) -> None:
 
 
 class FullCachingLookup(LookupFunction):
-    """A lookup function over a table that is held whole; thread-safe.
+    """A lookup function over a fully cached table; thread-safe.
 
     Args:
         scan: reads the whole table.
-        trigger: says when to read it again; None never.
-        metrics: what counts.
-        retries: how a scan that failed is tried again.
-        clock: monotonic milliseconds, for the time a load took.
-        home: where the loads go, and who else is told of them; this process alone by default.
-        on_reload_failure: `"keep"` the last good table, or `"fail"` every lookup from then on.
-        allow_empty_reload: whether a table that had rows may come back without any.
-        wall_clock: the time of day in ms, for the trigger.
-        run: where the reloads that the trigger asks for run.
+        trigger: decides when to read it again; None means never.
+        metrics: counts lookups and loads.
+        retries: how a failed scan is tried again.
+        clock: monotonic milliseconds, to time the loads.
+        home: where the table is stored, and who can read it; by default only this process.
+        on_reload_failure: `"keep"` the last good table, or `"fail"` every further lookup.
+        allow_empty_reload: whether a reload of a table that had rows may have none.
+        wall_clock: the time of day in ms since 1970 UTC, for the trigger.
+        run: starts a reload that the trigger asks for, by default in a thread of its own.
 
     >>> import pyarrow as pa
     >>> from millpond.lookup import TableScan
@@ -132,7 +132,7 @@ class FullCachingLookup(LookupFunction):
         self._asked_for: Future[None] | None = None
 
     def open(self) -> None:
-        """Load the table and start the trigger; raises what the load raises. Who opens it meanwhile waits for that."""
+        """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one."""
         with self._opening:
             if not self._cache.is_loaded or self._closed:
                 self._open()
@@ -146,7 +146,7 @@ class FullCachingLookup(LookupFunction):
             self._trigger.open(self)
 
     def close(self) -> None:
-        """Stop the trigger; the last table stays readable, and a reload under way changes it no more."""
+        """Stop the trigger. The last table stays readable, and a reload under way does not replace it."""
         self._closed = True
         if self._trigger is not None:
             self._trigger.close()
@@ -154,7 +154,7 @@ class FullCachingLookup(LookupFunction):
             self._scan.close()
 
     def current(self) -> HeldTable:
-        """The table now; hold on to it for as long as one answer should come from one table.
+        """Return the present table. Keep the reference for all lookups that should come from one table.
 
         Raises:
             UnavailableError: a reload failed, and `on_reload_failure` is `"fail"`.
@@ -164,26 +164,26 @@ class FullCachingLookup(LookupFunction):
         return self._cache.current()
 
     def current_processing_time_ms(self) -> int:
-        """The time of day, by which the trigger goes."""
+        """Return the time of day in ms since 1970 UTC, for the trigger."""
         return self._wall_clock()
 
     def current_watermark_ms(self) -> int | None:
-        """The last watermark that is known at home, or was told to `advance_watermark`."""
+        """Return the last watermark that the `home` knows, or that `advance_watermark` was given."""
         known_ms = self._home.watermark_ms()
         if known_ms is not None:
             self.advance_watermark(known_ms)
         return self._watermark_ms
 
     def advance_watermark(self, watermark_ms: int) -> None:
-        """Tell the trigger how far the stream has come; a watermark never goes back."""
+        """Set the watermark that the trigger sees. A lower value than before is ignored."""
         with self._lock:
             self._watermark_ms = watermark_ms if self._watermark_ms is None else max(self._watermark_ms, watermark_ms)
 
     def trigger_reload(self) -> Future[None]:
-        """Reload in a thread of its own; the future ends when that has, with the error if it failed.
+        """Reload in a thread of its own. The future completes with the reload, with its error if it failed.
 
-        While one that was asked for has not begun, the next who asks gets the same one. Once a reload has failed the
-        table, with `on_reload_failure="fail"`, nothing is scanned any more.
+        While a requested reload has not begun, further requests return the same future. After a failure with
+        `on_reload_failure="fail"`, the source is not scanned again.
         """
         with self._lock:
             if self._asked_for is not None:
@@ -193,24 +193,24 @@ class FullCachingLookup(LookupFunction):
         return ended
 
     def reload(self) -> None:
-        """Reload now, in this thread; a failure is counted and warned of, and with `"fail"` raised."""
+        """Reload in this thread. A failure is counted and warned of; with `on_reload_failure="fail"` it is raised."""
         with self._reloading:
             self._reload()
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._metrics.stats()
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._metrics.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, all from one table; none for a key with a null."""
+        """Return the rows of every key, all from one table; none for a key with a null."""
         table = self.current()
         asked = self._check(keys)
         found = table.find(asked, self.row_schema.names)
@@ -234,7 +234,7 @@ class FullCachingLookup(LookupFunction):
             raise failure
 
     def _reloaded(self) -> Exception | None:
-        """What went wrong, if anything; after a failure that was final, that."""
+        """Reload. Return the error if it failed; after a final failure, return that without a reload."""
         if self._failure is not None:
             return self._failure
         try:
@@ -265,7 +265,7 @@ class FullCachingLookup(LookupFunction):
     def _load(self, *, skip_unchanged: bool) -> None:
         started_ms = self._clock()
         try:
-            # Before the scan: what changes while that runs makes another version, and is seen by the next reload.
+            # Read before the scan: a change during the scan gives another version, so the next reload sees it.
             version = self._version_now()
             if skip_unchanged and version is not None and version == self._version:
                 self._metrics.unchanged()
@@ -290,7 +290,7 @@ class FullCachingLookup(LookupFunction):
 
     def _scanned(self) -> HeldTable:
         scan = self._scan
-        # Straight in: whoever holds on to a scanned table here needs its memory twice.
+        # Passed on directly: a reference to the scanned table here would keep its memory twice.
         return self._home.hold(
             scan.scan_batches() if isinstance(scan, ScansInBatches) else scan.scan(), self.key_schema.names
         )

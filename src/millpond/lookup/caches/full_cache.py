@@ -1,8 +1,8 @@
-"""The cache that holds a whole table, behind the interface that every lookup cache has.
+"""The cache that holds a whole table, with the methods of every lookup cache.
 
-The invariant: a reader holds one table, old or new, never a mixture, because a table is put in place
-with a single assignment and never changed. What is not in it has no rows: nothing is ever "not
-cached". Nobody but a reload may change it, so `put` and `invalidate` are refused.
+The invariant: a reader sees one table, old or new, never a mixture. A table is never changed, and a reload
+replaces it by a single assignment. A key that is not in the table has no rows, so nothing is ever "not cached".
+Only a reload may change the contents: `put` and `invalidate` raise an error.
 
 Source: FLIP-221, full caching; Flink's `LookupFullCache`.
 """
@@ -19,9 +19,9 @@ class LookupFullCache:
     """A `LookupCache` of a whole table.
 
     - Key: the tuple of key values.
-    - Capacity: the table, whatever its size.
-    - Freshness: the last good load.
-    - Concurrent miss: there is none.
+    - Capacity: the whole table, whatever its size.
+    - Freshness: as of the last successful load.
+    - Concurrent miss: cannot happen.
 
     Args:
         columns: the columns of a row.
@@ -37,29 +37,29 @@ class LookupFullCache:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is a table."""
+        """Whether a table was loaded."""
         return self._table is not None
 
     def swap(self, table: HeldTable) -> None:
-        """Put a new table in place of the old one; whoever holds the old one keeps it."""
+        """Replace the table. Readers that hold the old one can go on using it."""
         self._table = table
 
     def current(self) -> HeldTable:
-        """The table now; hold on to it for as long as several answers should come from one table."""
+        """Return the present table. Keep the reference for all lookups that should come from one table."""
         if self._table is None:
             raise OptionError("the full lookup table is not loaded yet; call open(), or use it in a with statement")
         return self._table
 
     def get_if_present(self, key: Key) -> Rows:
-        """The rows of a key; never None."""
+        """Return the rows of a key; never None."""
         return self.find([key])[key]
 
     def find(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, all from one table."""
+        """Return the rows of every key, all from one table."""
         return self.current().find(keys, self._columns)
 
     def put(self, key: Key, rows: Rows) -> Rows | None:
-        """Refused.
+        """Raise an error: only a reload changes a full cache.
 
         Raises:
             OptionError: always.
@@ -70,7 +70,7 @@ class LookupFullCache:
         )
 
     def invalidate(self, key: Key) -> None:
-        """Refused.
+        """Raise an error: only a reload changes a full cache.
 
         Raises:
             OptionError: always.
@@ -80,11 +80,11 @@ class LookupFullCache:
         )
 
     def size(self) -> int:
-        """How many keys the table has."""
+        """Return the number of distinct keys in the table."""
         return 0 if self._table is None else self._table.key_count
 
     def close(self) -> None:
-        """Nothing: the last table stays readable, and goes with its last reader."""
+        """Do nothing: the last table stays readable, and is freed with its last reader."""
 
     def _bytes(self) -> int:
         return 0 if self._table is None else self._table.held_bytes

@@ -1,10 +1,10 @@
-"""Where a fully cached table lives: in this process, or where a whole cluster reads it.
+"""Where a fully cached table is stored: for this process alone, or for a whole cluster.
 
-Between the full cache, which says when a table is loaded, and those who look rows up. The invariant:
-`swap` comes after a load that is whole, and once `fail` was called no reader gets an answer any more.
+Place on the data path: between the full cache, which decides when to load, and the readers. The invariant: `swap`
+is called only after a complete load, and after `fail` no reader gets an answer.
 
-In one process too the table is a mapped file. Python objects for the keys of an index would take several
-times the table. The file has no name by the time it is read, so the system removes it with its last reader.
+The table is a mapped file even for a single process, because an index of Python keys would take several times the
+memory of the table. The file is unlinked before it is read, so the system removes it with its last reader.
 """
 
 import tempfile
@@ -20,30 +20,30 @@ from millpond.lookup.caches.mapped_table import MappedTable
 
 
 class FullHome(Protocol):
-    """What becomes of the loads of one table; called by one load at a time."""
+    """Stores the loads of one table and makes them visible to readers. Called by one load at a time."""
 
     def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
-        """Make of a scanned table and the names of its key columns what rows are found in; nobody reads it yet."""
+        """Build a `HeldTable` from a scanned table and the names of its key columns. No reader sees it yet."""
         ...
 
     def swap(self, held: HeldTable) -> None:
-        """Let readers have this table instead of the one before; if it raises, the reload failed."""
+        """Replace the table that readers see. If it raises, the reload has failed."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Let every reader fail with `error` from now on."""
+        """Make every further lookup fail with `error`."""
         ...
 
     def watermark_ms(self) -> int | None:
-        """The last watermark of the query that reads it, in ms since 1970 UTC, where that is known."""
+        """Return the last watermark of the query that reads it, in ms since 1970 UTC; None if unknown."""
         ...
 
 
 class InProcess:
-    """The home of a table that this process alone reads, through its full cache."""
+    """Stores a table that only this process reads, through its full cache."""
 
     def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
-        """Write it with its index, map it, and let go of the file's name."""
+        """Write the table with its index to a file, map it, and unlink the file."""
         scans = [scanned]
         del scanned
         with tempfile.TemporaryDirectory(prefix="millpond-lookup-") as folder:
@@ -52,11 +52,11 @@ class InProcess:
         return made
 
     def swap(self, held: HeldTable) -> None:
-        """Nothing: the full cache has it."""
+        """Do nothing: the full cache holds the table."""
 
     def fail(self, error: Exception) -> None:
-        """Nothing: the full cache raises it."""
+        """Do nothing: the full cache raises the error."""
 
     def watermark_ms(self) -> int | None:
-        """None: there is no query."""
+        """Return None: there is no query."""
         return None

@@ -1,7 +1,8 @@
-"""What a fully cached table is to those who look rows up in it.
+"""The interface of a fully cached table for its readers.
 
-The invariant: it never changes. Null keys match nothing and are left out when the table is made, and timestamps
-in keys are brought to microseconds (and UTC, where they have a zone), so that equal moments are equal keys.
+The invariant: it never changes. Rows whose key has a null match nothing and are left out when the table is made.
+Timestamps in keys are converted to microseconds (and to UTC, if they have a zone), so that equal moments are equal
+keys.
 """
 
 from collections.abc import Sequence
@@ -13,27 +14,27 @@ from millpond.lookup.functions.function import Key, Rows
 
 
 class HeldTable(Protocol):
-    """An immutable table that is found by key, wherever it lies."""
+    """An immutable table whose rows are found by key, wherever it is stored."""
 
     table: pa.Table
 
     @property
     def key_count(self) -> int:
-        """How many keys have rows."""
+        """The number of distinct keys."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes it takes, index included."""
+        """The bytes of the table and its index."""
         ...
 
     def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
-        """The rows of every key, with all columns of the table or with some."""
+        """Return the rows of every key, with the given columns or with all columns of the table."""
         ...
 
 
 def exact_times(schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
-    """The schema with the timestamps among the key columns in microseconds, in UTC where they have a zone."""
+    """Return the schema with timestamps in key columns as microseconds, in UTC if they have a zone."""
     for name in keys:
         place = schema.get_field_index(name)
         field = schema.field(place)

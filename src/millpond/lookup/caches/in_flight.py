@@ -1,4 +1,4 @@
-"""One request of a partial cache to its source, which other threads may wait for: see `millpond.cache.flights`."""
+"""A partial cache's request to its source, for which other threads may wait (see `millpond.cache.flights`)."""
 
 from millpond.cache.flights import Flight
 from millpond.errors import OptionError
@@ -7,9 +7,9 @@ from millpond.lookup.functions.function import Key
 
 
 class Request(Flight):
-    """One request to the source, and what became of its keys once `done` is set.
+    """One request to the source. Its results are complete once `done` is set.
 
-    Where it has neither rows nor a failure of a key, and no `error` of the whole request, its thread was interrupted.
+    If a key then has neither rows nor a failure, and `error` is None, the thread of the request was interrupted.
     """
 
     __slots__ = ("answers", "error")
@@ -20,14 +20,14 @@ class Request(Flight):
         self.error: Exception | None = None
 
     def wait_for(self, key: Key, answers: Answers) -> bool:
-        """Add what became of the key to `answers`; False where its thread was interrupted.
+        """Wait for the request and add the key's result to `answers`. Return False if its thread was interrupted.
 
         Raises:
-            Exception: what failed the whole request.
+            Exception: the error of the whole request.
         """
         self.done.wait()
         if key in self.answers.rows:
-            # Copied, as the rows are that thread's.
+            # A copy, because the list belongs to the other thread.
             answers.rows[key] = list(self.answers.rows[key])
         elif key in self.answers.failures:
             answers.failures[key] = self.answers.failures[key]
@@ -39,7 +39,7 @@ class Request(Flight):
 
 
 def needs_itself(where: str, key: Key) -> OptionError:
-    """The error for a source that looks up through the very cache that it fills."""
+    """Return the error for a source that needs the cache entry that it is loading."""
     return OptionError(
         f"{where}: answering for key {key!r} needs the rows of {key!r}, which would wait for itself for ever; let the "
         "function get what it needs from outside this table"

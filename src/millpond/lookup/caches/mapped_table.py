@@ -1,26 +1,25 @@
-"""A full table as one file that any number of processes map: the rows in Arrow, and a hash index behind them.
+"""A full table as one file that any number of processes map: the rows in Arrow, and a hash index after them.
 
-The file is written once, appears under its name when it is whole, and never changes, so readers share its
-pages without a lock. The rows are
-in the order in which the source gave them: nothing is sorted but the index. A reload needs, for a
-moment, two files and one column of the table in memory (`column_file`).
+The file is written once, gets its final name when it is complete, and never changes. So readers share its pages
+without a lock. The rows are in the order in which the source gave them; only the index is sorted. A reload briefly
+needs two files on disk, and one column of the table in memory (`column_file`).
 
 The file::
 
     columns | offsets | tags | firsts | places | where the columns end | footer
 
-A key's hash has 64 bits. Its high bits choose a bucket, its low 32 bits are its *tag*. `offsets` says
-where in `tags` the entries of a bucket begin; entry e has the rows `places[firsts[e]]` to
-`places[firsts[e + 1]]`, all of one key. Where every key has one row there is no `firsts`: entry e is
-row `places[e]`. Numbers are 32 bits wide, 64 where the table has more rows. That is 8 to 16 bytes a key.
+A key's hash has 64 bits. The high bits choose a bucket, and the low 32 bits are the *tag*. `offsets` says where the
+entries of each bucket begin in `tags`. Entry e has the rows `places[firsts[e]]` up to, but not including,
+`places[firsts[e + 1]]`, all of one key. If every key has one row, `firsts` is empty, and entry e is row `places[e]`.
+Numbers have 32 bits, or 64 in a table of 2^32 rows or more. That is 8 to 16 bytes per key.
 
-The footer seals the file (`table_footer`).
+The footer has the sizes and a checksum of the file (`table_footer`).
 
-The invariant: **two keys of the table never share bucket and tag**. If they did, the table is hashed
-with the next seed. So an entry is found by comparing numbers, and one look at the key columns tells
-whether it is the key that was asked for. A batch of keys is searched at once, all in step.
+The invariant: **no two keys of the table share both bucket and tag**. If two would, the table is hashed again with
+the next seed. So an entry is found by comparing numbers, and a single comparison of the key columns shows whether it
+has the requested key. All keys of a batch are searched together.
 
-Source: a bucketed hash table in compressed sparse row form, read only, as in static indexes.
+Source: a read-only bucketed hash table in compressed sparse row form, as in static indexes.
 """
 
 import mmap
@@ -77,7 +76,7 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True)
 class Found:
-    """Per key that was asked for: how many rows it has, and where their places begin in `places`."""
+    """The rows of a batch of keys: key i has the `counts[i]` row numbers of `places` from `starts[i]` on."""
 
     starts: Positions
     counts: Positions
@@ -85,7 +84,7 @@ class Found:
 
 
 class MappedTable:
-    """A table with its hash index, in a file that is mapped.
+    """A table with its hash index, in a memory-mapped file.
 
     >>> import tempfile
     >>> gates = pa.table({"code": ["JFK", "EWR", "JFK"], "gate": [1, 2, 3]})
@@ -96,12 +95,12 @@ class MappedTable:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map a file that `write` made.
+        """Map a file that `of` wrote.
 
         Raises:
-            FileNotFoundError: it is not there, or not any more.
-            CorruptionError: it is not whole, or a byte of it is altered. A process finds that out once a file, before
-                the first answer.
+            FileNotFoundError: the file does not exist.
+            CorruptionError: the file is incomplete or altered. A process checks each file once, before its first
+                answer.
         """
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -144,9 +143,9 @@ class MappedTable:
         self._key_types = [self.table.schema.field(name).type for name in self.keys]
 
     def _check(self, let_go: Callable[[], None]) -> None:
-        """Check every value, and that no number of the index leads out of the part that it counts in.
+        """Check every value, and that no number of the index points outside its part.
 
-        The pages of what was checked are let go, part by part: whoever reloads has the table before in memory, too.
+        The pages of each checked part are released, because during a reload the previous table is in memory too.
         """
         self.table.validate()
         for column in self.table.columns:
@@ -163,15 +162,15 @@ class MappedTable:
 
     @classmethod
     def of(cls, scanned: Scanned, keys: Sequence[str], path: Path) -> Self:
-        """Write a table with its index as the file `path`, and map it.
+        """Write a table with its index to the file `path`, and map it.
 
-        It may come in batches, which needs the least memory. Of a table in memory each column is let go when it is
-        written, if the caller keeps no other reference to it.
+        Batches need the least memory. A table in memory is released column by column as it is written, if the caller
+        keeps no reference to it.
 
         Raises:
             DataError: a key column is not in the table.
-            OptionError: a key column has no exact equality.
-            UnavailableError: the disk does not take it.
+            OptionError: a key column has a type without exact equality.
+            UnavailableError: the file cannot be written.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
         try:
@@ -183,7 +182,7 @@ class MappedTable:
                 _write_index(unfinished, keys, ends, file)
             unfinished.rename(path)
         except (ConnectionError, TimeoutError):
-            # Not the disk's: of the source, whose batches come while we write.
+            # From the source, whose batches are read during the write; not from the disk.
             raise
         except OSError as error:
             raise UnavailableError(
@@ -195,15 +194,15 @@ class MappedTable:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes the file has, index included."""
+        """The bytes of the file, including the index."""
         return self.file_bytes
 
     def column(self, name: str) -> pa.Array:
-        """A column, without a copy."""
+        """Return a column without a copy."""
         return one_chunk(self.table.column(name))
 
     def search(self, columns: Sequence[pa.Array]) -> Found:
-        """The places of the rows of every key, given as one array a key column."""
+        """Find the row numbers of every key, given as one array for each key column."""
         plain = [plain_column(column, key_type) for column, key_type in zip(columns, self._key_types, strict=True)]
         entries = self._entries(hashes(plain, self._seed))
         candidates = np.flatnonzero(entries >= 0)
@@ -221,7 +220,7 @@ class MappedTable:
         return Found(starts, counts, self._places)
 
     def find(self, keys: Sequence[Key], columns: Sequence[str] | None = None) -> dict[Key, Rows]:
-        """The rows of every key, with all columns of the table or with some."""
+        """Return the rows of every key, with the given columns or with all columns of the table."""
         if not keys:
             return {}
         asked = [
@@ -243,7 +242,7 @@ class MappedTable:
         return entries if self._unique else self._firsts[entries].astype(np.int64)
 
     def _entries(self, mixed: Hashes) -> Positions:
-        """For every hash the entry with its bucket and tag, or -1."""
+        """Return for every hash the entry with its bucket and tag, or -1."""
         buckets = _buckets(mixed, self._bits)
         entries = self._offsets[buckets].astype(np.int64)
         ends = self._offsets[buckets + 1].astype(np.int64)
@@ -260,7 +259,7 @@ class MappedTable:
 
 
 def _columns(scanned: Scanned, keys: Sequence[str], path: Path) -> Columns:
-    """The columns of the rows whose keys have no null."""
+    """Yield the columns of the table, without the rows whose keys have a null."""
     names, schema = scanned.schema.names, scanned.schema
     for name in keys:
         if name not in names:
@@ -294,7 +293,7 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
         bits = max(1, (max(table.num_rows, 1) - 1).bit_length())
         for seed in range(_MOST_SEEDS):
             mixed = hashes(plain, seed)
-            # By bucket and tag, so that what shares both lies together.
+            # Keep only the bits of bucket and tag, so that entries that share both are sorted together.
             mixed &= ~np.uint64(0) << np.uint64(64 - bits) | np.uint64(0xFFFFFFFF)
             order = np.argsort(mixed, kind="stable").astype(number)
             mixed = _in_order(mixed, order)
@@ -312,7 +311,7 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
             mixed = mixed[firsts]
             firsts = np.append(firsts, len(order)).astype(number)
         entries = len(mixed)
-        # One after the other, so that no two of them are in memory at once.
+        # Written one by one, so that no two arrays are in memory together.
         _write_array(_offsets(mixed, bits, number), file)
         _write_array(mixed.astype("<u4"), file)
         del mixed
@@ -323,14 +322,14 @@ def _write_index(unfinished: Path, keys: Sequence[str], ends: Sequence[int], fil
 
 
 def _let_go(pages: mmap.mmap | None) -> None:
-    """Have the process hold none of a map's pages until it reads them again; the system has them, while it has room."""
+    """Release a map's pages from this process until it reads them again. The system may keep them cached."""
     if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
         pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _check_numbers(numbers: npt.NDArray[Any], most: int, *, ascending: bool) -> None:
     for first in range(0, len(numbers), _PIECE):
-        # With the one before, so that the order is seen across pieces.
+        # Includes the number before the piece, to check the order across pieces.
         piece = numbers[max(first - 1, 0) : first + _PIECE]
         if piece.max() > most:
             raise ValueError(f"its index counts to {piece.max()}, and there are {most}")
@@ -344,7 +343,7 @@ def _write_array(array: npt.NDArray[Any], file: SummedFile) -> None:
 
 
 def _in_order(mixed: Hashes, order: npt.NDArray[Any]) -> Hashes:
-    """The hashes in another order, with little memory beside them: numpy makes any index one of 64 bits."""
+    """Reorder the hashes piece by piece, which saves memory: numpy converts an index array to 64 bits."""
     ordered = np.empty_like(mixed)
     for first in range(0, len(order), _PIECE):
         ordered[first : first + _PIECE] = mixed[order[first : first + _PIECE]]
@@ -352,7 +351,7 @@ def _in_order(mixed: Hashes, order: npt.NDArray[Any]) -> Hashes:
 
 
 def _offsets(mixed: Hashes, bits: int, number: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Where every bucket begins among the sorted hashes, and where the last one ends."""
+    """Return where every bucket begins among the sorted hashes, and where the last one ends."""
     offsets = np.empty((1 << bits) + 1, number)
     for first in range(0, 1 << bits, _PIECE):
         buckets = np.arange(first, min(first + _PIECE, 1 << bits), dtype=np.uint64)
@@ -362,7 +361,7 @@ def _offsets(mixed: Hashes, bits: int, number: np.dtype[Any]) -> npt.NDArray[Any
 
 
 def _same(plain: Sequence[pa.Array], order: npt.NDArray[Any], repeats: Positions) -> bool:
-    """Whether the rows at `repeats` have the keys of those before them, all of them."""
+    """Return whether every row at `repeats` has the same key as the row before it."""
     if not len(repeats):
         return True
     rows, before = pa.array(order[repeats]), pa.array(order[repeats - 1])

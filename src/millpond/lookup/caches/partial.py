@@ -1,16 +1,16 @@
-"""Partial caching: what was asked for before is not asked for again.
+"""Partial caching: rows that were looked up are cached by key.
 
-Between the join and the source. A batch of keys is split into what is cached, what another thread
-is loading right now, and the rest, which the source is asked for in one request. The invariant: a
-key has at most one request under way, and only what the source answered is cached. What fails, fails
-for everyone who waits for it, and is not remembered. A thread that is interrupted fails nobody else: who
-waits for its request asks the source itself.
+Place on the data path: between the join and the source. A batch of keys has three parts: keys that are cached, keys
+that another thread is loading, and the rest, for which this thread sends one request to the source. The invariant: a
+key has at most one request under way, and only answers of the source are cached. A failure reaches every caller that
+waits for the request, and is not cached. If a thread is interrupted, its request fails for nobody else: the waiting
+callers ask the source themselves.
 
-Where the cache says that keys are to be loaded again, their rows are given as they are, and one request for them
-runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old are
-given as long as the cache keeps them (`stale-if-error`).
+Keys that the cache reports as due are answered from the cache, and one background request loads them again
+(`refresh-after-write`). If the source does not answer, expired rows are returned as long as the cache keeps them
+(`stale-if-error`).
 
-The source is asked by `requests`. For batches of keys in Arrow there is `ColumnCachingLookup`.
+`requests` asks the source. `ColumnCachingLookup` does the same for batches of keys in Arrow.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
@@ -38,14 +38,14 @@ from millpond.lookup.metrics import CacheMetricGroup, LookupStats
 
 
 class PartialCachingLookup(LookupFunction):
-    """A lookup function that remembers; thread-safe if the function is.
+    """A lookup function with a cache; thread-safe if the function is.
 
     Args:
         function: the source.
-        cache: what stands before it; None asks the source always, but still once per key and batch.
-        metrics: what counts.
+        cache: the cache in front of it; None always asks the source, but only once per key and batch.
+        metrics: counts hits, misses and loads.
         retries: how failures are tried again.
-        clock: monotonic milliseconds, for the time a load took.
+        clock: monotonic milliseconds, to time the loads.
 
     >>> import pyarrow as pa
     >>> from millpond.lookup import DefaultLookupCache, PythonLookup
@@ -86,7 +86,7 @@ class PartialCachingLookup(LookupFunction):
             self._cache.open(self._metrics)
 
     def close(self) -> None:
-        """Close both; a refresh under way ends first."""
+        """Close the function and the cache, after waiting some seconds for a refresh under way."""
         self._background.close()
         self._function.close()
         if self._cache is not None:
@@ -94,39 +94,40 @@ class PartialCachingLookup(LookupFunction):
 
     @property
     def recording(self) -> Recording | None:
-        """Of the cache; None if it is not recorded, or is one of the user's own."""
+        """The hit-rate recording of the cache; None if there is none, or the cache is the user's own."""
         return self._cache.recording if isinstance(self._cache, DefaultLookupCache) else None
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._metrics.stats()
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._metrics.hit_rates()
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, from the cache or from one request to the source; none for a key with a null.
+        """Return the rows of every key, from the cache or from one request to the source; none for a key with a null.
 
         Raises:
-            DataError: a key is not of the declared types, or the source answered with something else than rows.
+            DataError: a key is not of the declared types, or the source's answer is not rows.
             UnavailableError: the source did not answer, after all retries.
         """
         rows = self._looked_up(keys, isolate=False).all_rows()
         return {key: rows.get(key, []) for key in keys}
 
     def lookup_each(self, keys: Sequence[Key]) -> Answers:
-        """The rows of every key, or its failure, which leaves the others their rows.
+        """Return the rows of every key, or its failure. A failed key does not affect the others.
 
-        Where one request is for many keys and fails, the keys that fail are found by halves.
+        If a request for many keys fails, its keys are asked for again in halves, until the failing keys are found.
 
         Raises:
-            DataError: a key is not of the declared types, or so many keys fail that it is the source that does.
+            DataError: a key is not of the declared types.
             UnavailableError: the source did not answer, after all retries.
+            Exception: the source's own error, if so many keys fail that the source itself is at fault.
         """
         answers = self._looked_up(keys, isolate=True)
         for key in keys:
@@ -144,7 +145,7 @@ class PartialCachingLookup(LookupFunction):
         return answers
 
     def _round(self, asked: Sequence[Key], answers: Answers, repeats: int, *, isolate: bool) -> list[Key]:
-        """Look the keys up; those that another thread was asked for and gave up are to be asked for again."""
+        """Look up the keys once. Return those that another thread was loading when it was interrupted."""
         others: dict[Key, Request] = {}
         mine: list[Key] = []
         request: Request | None = None
@@ -171,7 +172,7 @@ class PartialCachingLookup(LookupFunction):
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        """Remove keys whose rows have changed; None removes all. The result of a load under way is not cached."""
         with self._lock:
             if keys is None:
                 self._in_flight.forget_all()
@@ -185,12 +186,12 @@ class PartialCachingLookup(LookupFunction):
                     self._cache.invalidate(key)
 
     def forget_missing(self, keys: Sequence[Key]) -> None:
-        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        """Remove those keys that are cached as missing, so that their next lookup asks the source."""
         with self._lock:
             forget_missing(self._cache, self._check(keys))
 
     def _refresh(self, due: list[Key]) -> None:
-        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        """Load keys again in the background. During another refresh do nothing: their next use reports them again."""
         if not due or not self._background.is_idle():
             return
         due = [key for key in due if self._in_flight.get(key) is None]
@@ -200,22 +201,22 @@ class PartialCachingLookup(LookupFunction):
         request.owner = NOBODY
 
         def load() -> None:
-            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            # Meanwhile, lookups find the cached rows. After a failure these stay until they expire.
             with contextlib.suppress(Exception):
                 self._load(due, request, isolate=True, metrics=self._background)
 
-        # Under the lock, which the load needs to end: so it cannot end before it is noted.
+        # The caller holds the lock, which the load needs to end. So the load is registered before it can end.
         if self._background.run(load):
             self._in_flight.start(due, request)
 
     def _took_stale(self, keys: Sequence[Key], answers: Answers) -> bool:
-        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        """Take stale rows, because the source did not answer. Return False if a key has none."""
         stale: dict[Key, Rows] = {} if self._ages is None else self._ages.find_stale(keys)
         answers.rows.update(stale)
         return len(stale) == len(keys)
 
     def _taken_over(self, key: Key, under_way: Request, answers: Answers) -> bool:
-        """Whether another thread's request has an answer for the key."""
+        """Wait for another thread's request and take its answer for the key. Return False if it has none."""
         with self._lock:
             self._in_flight.wait_for(key, under_way)
         try:
@@ -237,7 +238,7 @@ class PartialCachingLookup(LookupFunction):
             self._requests.rows(mine, answers, isolate=isolate)
         except Exception as error:
             request.error = error
-            # Of keys that are asked for one by one, the last is the one that failed.
+            # A source that is asked key by key has failed at the last key that it was asked for.
             metrics.failed(len(mine) if self._function.batched else 1 + len(answers.failures))
             raise
         else:
@@ -248,7 +249,7 @@ class PartialCachingLookup(LookupFunction):
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
 
     def _end(self, mine: list[Key], request: Request) -> None:
-        """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
+        """End a request. Later callers find its answer in the cache, or ask the source again."""
         try:
             with self._lock:
                 current = self._in_flight.end(mine, request)

@@ -1,15 +1,15 @@
 """Partial caching for batches of keys in Arrow: the rows of a batch stay in columns from the source to the join.
 
-Between the lookup join and the source, as `PartialCachingLookup` is for keys in Python, and with the same
-promises: a key has at most one request under way; only what the source answered is cached; what fails, fails
-for everyone who waits for it and is not remembered; a thread that is interrupted fails nobody else.
+Place on the data path: between the lookup join and the source, like `PartialCachingLookup` for keys in Python. The
+invariants are the same: a key has at most one request under way, and only answers of the source are cached. A failure
+reaches every caller that waits for the request, and is not cached. A thread that is interrupted fails no other caller.
 
-Where the cache says that entries are to be loaded again, their rows are given as they are, and one request for
-them runs in a thread of its own (`refresh-after-write`). Where the source does not answer, rows that are too old
-are given as long as the cache keeps them (`stale-if-error`).
+Keys that the cache reports as due are answered from the cache, and one background request loads them again
+(`refresh-after-write`). If the source does not answer, expired rows are returned as long as the cache keeps them
+(`stale-if-error`).
 
-Keys are known by their hashes. Where two keys of one hash meet, the columns tell them apart, and the second
-one is asked for without being cached.
+Keys are identified by their hashes. If two keys have the same hash, their columns distinguish them. If both are loaded
+at the same time, only the first is cached.
 
 Source: FLIP-221; Flink's `CachingLookupFunction`.
 """
@@ -51,25 +51,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What became of a batch of keys: the rows of each, and the failures of those that failed, by number."""
+    """The results for a batch of keys: the rows of each key, and the failures by the key's number in the batch."""
 
     rows: Rows
     failures: Mapping[int, Exception] = field(default_factory=dict)
 
 
 class ColumnCachingLookup:
-    """A lookup function that remembers columns; thread-safe if the function is.
+    """A lookup function with a cache of columns; thread-safe if the function is.
 
     Args:
         function: the source.
-        cache: what stands before it; None asks the source always, but still once per key and batch.
-        metrics: what counts.
+        cache: the cache in front of it; None always asks the source, but only once per key and batch.
+        metrics: counts hits, misses and loads.
         retries: how failures are tried again.
-        clock: monotonic milliseconds, for the time a load took.
-        hit_rate_curve: whether to record what the cache would hit at other sizes, see `millpond.cache.curves`.
+        clock: monotonic milliseconds, to time the loads.
+        hit_rate_curve: whether to record the cache's hit rates at other sizes, see `millpond.cache.curves`.
 
     Attributes:
-        recording: of the cache; None if it is not recorded.
+        recording: the recording of the cache's hit-rate curve; None if there is none.
 
     >>> from millpond.lookup import PythonLookup
     >>> from millpond.lookup.column_cache.cache import ColumnCacheLimits
@@ -104,14 +104,14 @@ class ColumnCachingLookup:
         self.recording = None if self._recorded is None else Recording(self._recorded)
 
     def open(self) -> None:
-        """Open the function, with retries."""
+        """Open the function, with retries, and register the cache's sizes."""
         self._requests.open()
         cache = self._cache
         if cache is not None:
             self._metrics.sizes(partial(self._locked, cache.__len__), partial(self._locked, lambda: cache.nbytes))
 
     def close(self) -> None:
-        """Close the function and forget every key; a refresh under way ends first."""
+        """Close the function and empty the cache, after waiting some seconds for a refresh under way."""
         self._background.close()
         self._function.close()
         if self._cache is not None:
@@ -127,20 +127,20 @@ class ColumnCachingLookup:
         self.close()
 
     def stats(self) -> LookupStats:
-        """What was counted so far."""
+        """Return the counters so far."""
         return self._metrics.stats()
 
     def hit_rates(self) -> list[HitRate]:
-        """Hits and misses of each of the last 60 minutes in which there was a lookup, oldest first."""
+        """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._metrics.hit_rates()
 
     def match(self, keys: Sequence[pa.Array], *, isolate: bool = False) -> Matched:
-        """The rows of distinct keys, given as one array for each key column; none for a key with a null.
+        """Return the rows of distinct keys, given as one array for each key column; none for a key with a null.
 
-        With `isolate` a key that fails leaves the others their rows; without it the first failure is raised.
+        With `isolate`, a failed key does not affect the others. Without it, the first failure is raised.
 
         Raises:
-            DataError: the source answered with something else than rows.
+            DataError: the source's answer is not rows.
             UnavailableError: the source did not answer, after all retries.
         """
         hashed, possible = HashedKeys.of(keys, self.key_schema)
@@ -155,7 +155,7 @@ class ColumnCachingLookup:
         return Matched(batch.rows(self.row_schema), batch.failures)
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Forget keys, or all, because their rows have changed; a load of one that is under way will not be cached."""
+        """Remove keys whose rows have changed; None removes all. The result of a load under way is not cached."""
         if keys is None:
             with self._lock:
                 self._in_flight.forget_all()
@@ -176,7 +176,7 @@ class ColumnCachingLookup:
                 self._cache.invalidate(hashed)
 
     def forget_missing(self, keys: Sequence[pa.Array]) -> None:
-        """Forget those of the keys that are cached as missing, so that their next lookup asks the source."""
+        """Remove those keys that are cached as missing, so that their next lookup asks the source."""
         if self._cache is None:
             return
         hashed, possible = HashedKeys.of(keys, self.key_schema)
@@ -189,7 +189,7 @@ class ColumnCachingLookup:
                 self._cache.invalidate(hashed.take(there[cached.counts == 0]))
 
     def _round(self, batch: "_Batch", places: Positions, *, isolate: bool) -> Positions:
-        """Look keys up by their places in the batch; those that another thread gave up are to be asked for again."""
+        """Look up keys by position. Return those that another thread was loading when it was interrupted."""
         others: dict[_Request, list[tuple[int, int]]] = {}
         request: _Request | None = None
         with self._lock:
@@ -209,7 +209,7 @@ class ColumnCachingLookup:
         return np.concatenate(again) if again else places[:0]
 
     def _missing(self, batch: "_Batch", places: Positions) -> tuple[Positions, Positions]:
-        """Take what is cached; the places of the keys that are not, and of those that are to be loaded again."""
+        """Add the cached rows to the batch. Return the positions of keys not cached, and of keys to refresh."""
         if self._cache is None:
             return places, places[:0]
         asked = batch.hashed if len(places) == len(batch.hashed) else batch.hashed.take(places)
@@ -227,7 +227,7 @@ class ColumnCachingLookup:
         return places[~present], places[present][self._cache.due(slots[present])]
 
     def _refresh(self, batch: "_Batch", due: Positions) -> None:
-        """Load keys again in the background, unless a refresh is under way: they are due at their next use, too."""
+        """Load keys again in the background. During another refresh do nothing: their next use reports them again."""
         if not len(due) or not self._background.is_idle():
             return
         hashed = batch.hashed.take(due)
@@ -240,20 +240,22 @@ class ColumnCachingLookup:
         keys = [pc.take(column, pa.array(due[numbers])) for column in batch.keys]
 
         def load() -> None:
-            # Whoever asks while this runs finds the cached rows; a failure leaves them there until they expire.
+            # Meanwhile, lookups find the cached rows. After a failure these stay until they expire.
             with contextlib.suppress(Exception):
                 self._ask(keys, request, isolate=True, metrics=self._background)
 
-        # Under the lock, which the load needs to end: so it cannot end before it is noted.
+        # The caller holds the lock, which the load needs to end. So the load is registered before it can end.
         if self._background.run(load):
             self._in_flight.start(request.registered, request)
 
     def _under_way(
         self, batch: "_Batch", places: Positions
     ) -> tuple[dict["_Request", list[tuple[int, int]]], Positions, Positions]:
-        """Of keys that are not cached: those that others load, with their number there; ours; and ours alone.
+        """Split the positions of keys that are not cached into three parts.
 
-        A key is loaded alone, and not registered, where another one of the same hash is under way.
+        The first are keys that other requests load, as pairs of position and number in that request. The second are
+        keys for this thread to load. The third are keys whose hash another key under way has: this thread loads them
+        too, but does not register them.
         """
         others: dict[_Request, list[tuple[int, int]]] = {}
         mine, alone = [], []
@@ -279,7 +281,7 @@ class ColumnCachingLookup:
         batch.failures.update({int(asked[number]): error for number, error in request.failures.items()})
 
     def _took_stale(self, batch: "_Batch", places: Positions) -> bool:
-        """Take rows that are too old, as the source did not answer; False if one of the keys has none."""
+        """Take stale rows, because the source did not answer. Return False if a key has none."""
         if self._cache is None:
             return False
         with self._lock:
@@ -298,7 +300,7 @@ class ColumnCachingLookup:
             self._requests.columns(keys, answers, isolate=isolate)
         except Exception as error:
             request.error = error
-            # Of keys that are asked for one by one, the last is the one that failed.
+            # A source that is asked key by key has failed at the last key that it was asked for.
             metrics.failed(len(request.keys) if self._requests.batched else 1 + len(answers.failures))
             raise
         else:
@@ -308,7 +310,7 @@ class ColumnCachingLookup:
             metrics.loaded(len(request.answered), self._clock() - started_ms)
 
     def _end(self, request: "_Request", answers: ColumnAnswers) -> None:
-        """Nobody joins the request any more: from here on its answer is cached, or asked for anew."""
+        """End a request. Later callers find its answer in the cache, or ask the source again."""
         try:
             request.answer(answers)
         finally:
@@ -328,7 +330,7 @@ class ColumnCachingLookup:
         cache.put(keys, rows)
 
     def _taken_over(self, batch: "_Batch", request: "_Request", pairs: list[tuple[int, int]]) -> Positions:
-        """Take another thread's answers; the places of the keys for which it has none."""
+        """Wait for another thread's request and take its answers. Return the positions of keys without one."""
         key = tuple(column[pairs[0][0]].as_py() for column in batch.keys)
         with self._lock:
             self._in_flight.wait_for(key, request)
@@ -362,7 +364,7 @@ class ColumnCachingLookup:
 
 
 class _Batch:
-    """The keys of a batch, and what was found of them so far, by their places."""
+    """The keys of a batch, and the results found so far, by position."""
 
     def __init__(self, keys: Sequence[pa.Array], hashed: HashedKeys, count: int) -> None:
         self.keys, self.hashed = keys, hashed
@@ -372,21 +374,21 @@ class _Batch:
         self._rows = 0
 
     def add(self, places: Positions, found: Rows) -> None:
-        """The rows of some of the keys."""
+        """Add the rows of some of the keys."""
         self._starts[places] = found.starts + self._rows
         self._counts[places] = found.counts
         self._rows += int(found.counts.sum())
         self._parts.append(found.rows)
 
     def rows(self, schema: pa.Schema) -> Rows:
-        """The rows of all keys."""
+        """Return the rows of all keys."""
         return Rows(self._starts, self._counts, joined_rows(self._parts) if self._parts else empty(schema))
 
 
 class _Request(Flight):
-    """One request to the source, and what became of its keys once `done` is set.
+    """One request to the source. Its results are complete once `done` is set.
 
-    `answered` are the numbers of the keys that have an answer, in ascending order, and `rows` their rows.
+    `answered` has the numbers of the answered keys in ascending order, and `rows` has their rows.
     """
 
     __slots__ = ("_numbers", "answered", "error", "failures", "keys", "registered", "rows")
@@ -402,7 +404,7 @@ class _Request(Flight):
         self.error: Exception | None = None
 
     def answer(self, answers: ColumnAnswers) -> None:
-        """Take what the source answered: rows by key, in the order of the keys."""
+        """Store the source's answers, with the rows in the order of the keys."""
         self.failures = answers.failures
         if not answers.answered:
             return
@@ -415,7 +417,7 @@ class _Request(Flight):
         self.rows = Rows(np.cumsum(counts) - counts, counts, rows)
 
     def number_of(self, hashed: HashedKeys, place: int) -> int | None:
-        """The number of a key, known by its hash, in this request; None where that is another key."""
+        """Return the number in this request of the key at `place`; None if another key has its hash here."""
         if self._numbers is None:
             self._numbers = {key: number for number, key in reversed(list(enumerate(self.keys.hashes.tolist())))}
         number = self._numbers[int(hashed.hashes[place])]
@@ -424,7 +426,7 @@ class _Request(Flight):
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows."""
+    """Return a batch without rows."""
     arrays = [pa.array([], column.type) for column in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -1,10 +1,10 @@
-"""The seal of a mapped table's file: its last bytes, which are read first.
+"""The footer of a mapped table's file: its last bytes, which are read first.
 
-    numbers that say where the parts lie | checksum | version | whether keys are unique | width | magic
+    sizes from which the parts are found | checksum | version | whether keys are unique | width | magic
 
-The checksum covers every other byte of the file. It is compared before any of the numbers is used, since
-one that is altered would lead to wrong rows, or out of the map. A process checks a file once: the file
-never changes, so it is known by its inode, size and time from then on.
+The checksum covers every other byte of the file. It is compared before the sizes are used, because an altered size
+would lead to wrong rows or outside the map. A file never changes, so a process checks it only once, and then
+recognizes it by its device, inode, size and modification time.
 """
 
 import os
@@ -25,20 +25,20 @@ _MOST_CHECKED = 1024
 _PIECE_BYTES = 4 << 20
 
 _checked: set[tuple[int, int, int, int]] = set()
-"""The files that this process has checked."""
+"""Device, inode, size and modification time of the files that this process has checked."""
 
 
 class Footer(NamedTuple):
-    """What a reader must know of a file before it reads a part of it.
+    """The sizes that a reader needs to find the parts of a file.
 
     Attributes:
-        columns: how many columns it has.
-        keys: how many distinct keys.
-        places: how many rows its keys have together.
-        seed: of the hash.
-        bits: how many bits of a hash choose a bucket.
+        columns: the number of columns.
+        keys: the number of distinct keys.
+        places: the number of rows.
+        seed: the seed of the hash.
+        bits: the number of bits of a hash that choose a bucket.
         unique: whether every key has one row.
-        width: of a row's number, in bytes.
+        width: the width of a row number, in bytes.
     """
 
     columns: int
@@ -54,7 +54,7 @@ FOOTER_BYTES = _NUMBERS.size + _CHECKSUM.size + _TAIL.size
 
 
 class SummedFile:
-    """A file being written, with the checksum of what was written."""
+    """A file being written, with the checksum of the bytes written so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -66,21 +66,21 @@ class SummedFile:
         return self._file.closed
 
     def write(self, data: Any) -> int:
-        """Write bytes, or anything that lies in memory as bytes do."""
+        """Write a bytes-like object."""
         self.checksum = zlib.crc32(data, self.checksum)
         return self._file.write(data)
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """Return the number of bytes written so far."""
         return self._file.tell()
 
     def flush(self) -> None:
-        """Let readers of the file see what was written."""
+        """Make the bytes written so far visible to readers of the file."""
         self._file.flush()
 
 
 def write_footer(file: SummedFile, footer: Footer) -> None:
-    """Seal a file: nothing may be written after it."""
+    """Write the footer. Nothing may be written after it."""
     size = file.tell() + FOOTER_BYTES
     file.write(_NUMBERS.pack(size, footer.columns, footer.keys, footer.places, footer.seed, footer.bits))
     tail = _TAIL.pack(_VERSION, footer.unique, footer.width, _MAGIC)
@@ -88,10 +88,10 @@ def write_footer(file: SummedFile, footer: Footer) -> None:
 
 
 def read_footer(path: Path, mapped: memoryview) -> Footer:
-    """The footer of a file of this version that is as long as it was written.
+    """Return the footer of a file.
 
     Raises:
-        CorruptionError: it is another.
+        CorruptionError: the file has another format, version or length than was written.
     """
     size = len(mapped)
     if size < FOOTER_BYTES:
@@ -106,22 +106,22 @@ def read_footer(path: Path, mapped: memoryview) -> Footer:
 
 
 def is_checked(found: os.stat_result) -> bool:
-    """Whether this process has checked a file."""
+    """Return whether this process has checked a file."""
     return _identity(found) in _checked
 
 
 def remember_checked(found: os.stat_result) -> None:
-    """Check this file no more."""
+    """Remember that a file was checked."""
     if len(_checked) >= _MOST_CHECKED:
         _checked.clear()
     _checked.add(_identity(found))
 
 
 def check_sum(path: Path, mapped: memoryview, let_go: Callable[[], None] = lambda: None) -> None:
-    """Compare the checksum of a file; `let_go` is called after every piece that was read.
+    """Compare the checksum of a file. `let_go` is called after every piece.
 
     Raises:
-        CorruptionError: a byte of it is another than was written.
+        CorruptionError: a byte of the file was altered.
     """
     at = len(mapped) - _TAIL.size - _CHECKSUM.size
     (expected,) = _CHECKSUM.unpack_from(mapped, at)
@@ -134,7 +134,7 @@ def check_sum(path: Path, mapped: memoryview, let_go: Callable[[], None] = lambd
 
 
 def not_whole(path: Path, what: str) -> str:
-    """What an error says of a file that cannot be read."""
+    """Return the message for a file that cannot be read."""
     return (
         f"lookup table file {path}: not a whole file of this version ({what}); reload the table, which writes another"
     )

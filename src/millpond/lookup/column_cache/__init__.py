@@ -1,1 +1,1 @@
-"""A bounded map from keys to rows that stay in columns: what a partial cache of batches is made of."""
+"""A bounded map from keys to rows in columns, which the partial cache for batches uses."""

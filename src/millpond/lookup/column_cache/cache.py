@@ -1,14 +1,14 @@
-"""The cache before a lookup function, for batches of keys: rows stay in columns, and no key is a Python object.
+"""A cache for batches of keys in front of a lookup function: rows stay in columns, and keys are never Python objects.
 
-Between the lookup join and the source, in a worker or a state host. It promises what `DefaultLookupCache`
-does: the same limits, the same order, the same expiry, and **an entry without rows is a cached missing key**.
-The tests run both side by side.
+Place on the data path: between the lookup join and the source, in a worker or a state host. It behaves like
+`DefaultLookupCache`: the same limits, order and expiry, and **an entry without rows is a cached missing key**.
+The tests compare the two. The one difference is that the window of W-TinyLFU keeps its first share here.
 
-A batch of keys is hashed (`hashed_keys`), the hashes lead to slots (`hash_index`), and the slots to rows in
-chunks (`chunks`). What goes for want of room is the `order`'s business, what goes for its age that of two logs
-(`slot_log`). Nothing is done key by key.
+A batch of keys is hashed (`hashed_keys`). An index maps hashes to slots (`hash_index`), and chunks hold the rows
+by slot (`chunks`). The `order` chooses the entries to evict. Two logs (`slot_log`) find the entries that expired.
+Every step works on the whole batch.
 
-Trade-off: a batch of one key costs as much as one of hundreds. So whoever looks up single keys has a
+The trade-off: a batch of one key costs as much as one of hundreds. So lookups of single keys use a
 `DefaultLookupCache`.
 """
 
@@ -29,18 +29,18 @@ from millpond.lookup.column_cache.order import LruOrder, Order, TinyLfu
 from millpond.lookup.column_cache.slot_log import SlotLog
 
 ENTRY_BYTES = 110
-"""What an entry takes in index and order, of which a part is free."""
+"""Bytes of an entry in the index and the order, including their free places."""
 
 _EXPIRY_BYTES = 30
-"""What it takes for each kind of expiry."""
+"""Bytes of an entry for each kind of expiry."""
 
 _LIVE_SHARE = 0.75
-"""How much of the chunks is live, at least."""
+"""The least share of the chunks' weight that is live."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCacheLimits:
-    """What a cache may hold, and for how long; as the arguments of `DefaultLookupCache`."""
+    """The limits of a cache, in entries, bytes and time. The arguments of `DefaultLookupCache` explain each."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -57,11 +57,11 @@ class ColumnCache:
     """A bounded map from keys to rows in columns.
 
     - Key: the values of the key columns.
-    - Capacity: `max_rows` keys, or `max_bytes` bytes as they lie in memory.
-    - Freshness: a key goes `expire_after_write_ms` after it was put, or `expire_after_access_ms` after its last use.
-      It is not found any more up to `expiry_jitter_ms` before that, always as long for one key. For
-      `stale_if_error_ms` longer it is kept for `find_stale`.
-    - Concurrent miss: the lookup around it sees to that. It belongs to one thread at a time.
+    - Capacity: `max_rows` keys, or `max_bytes` bytes in memory.
+    - Freshness: a key expires `expire_after_write_ms` after it was put, or `expire_after_access_ms` after its last
+      use. The former comes up to `expiry_jitter_ms` earlier, by a time that is fixed for each key. An entry that
+      expired after its write is kept `stale_if_error_ms` longer, for `find_stale`.
+    - Concurrent miss: the lookup around the cache handles it. Only one thread at a time may use the cache.
 
     >>> cache = ColumnCache(ColumnCacheLimits(max_rows=100))
     >>> codes = pa.schema([("code", pa.string())])
@@ -95,7 +95,7 @@ class ColumnCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         kind = LruOrder if self._limits.policy == "lru" else TinyLfu
         self._order: Order = kind(self._limits.max_rows, self._max_weight)
         self._index = HashIndex()
@@ -107,27 +107,27 @@ class ColumnCache:
         self._written_ms = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
-        """How many keys are cached, missing ones and those that are kept as stale included."""
+        """Return the number of entries, including missing keys and stale entries."""
         self._sweep()
         return len(self._index)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are held."""
+        """The bytes held."""
         return len(self) * self._entry_bytes + self._chunks.nbytes
 
     @property
     def limits(self) -> ColumnCacheLimits:
-        """What it may hold."""
+        """The limits of this cache."""
         return self._limits
 
     def held(self) -> tuple[int, int]:
-        """Keys and bytes, what is too old included; this changes nothing, so any thread may ask."""
+        """Return the numbers of entries and bytes, expired ones included. Any thread may call this read-only method."""
         entries = len(self._index)
         return entries, entries * self._entry_bytes + self._chunks.nbytes
 
     def find(self, keys: HashedKeys) -> Slots:
-        """The slot of every key, which counts as its use; -1 for those that are not cached."""
+        """Return the slot of every key, or -1 if it is not cached, and count a use of each found key."""
         now_ms = self._sweep()
         slots = self._found(keys)
         if self._limits.expire_after_write_ms is not None and (
@@ -144,12 +144,12 @@ class ColumnCache:
         return slots
 
     def find_stale(self, keys: HashedKeys) -> Slots:
-        """The slot of every key that is there, too old or not, which is no use of it; -1 for the others."""
+        """Return the slot of every key, stale or not, or -1 if there is none. Counts no use."""
         self._sweep()
         return self._found(keys)
 
     def due(self, slots: Slots) -> npt.NDArray[np.bool_]:
-        """Which of the slots that were found just now are so old that they are to be loaded again."""
+        """Return which of the slots just found are old enough to be refreshed."""
         if self._limits.refresh_after_write_ms is None:
             return np.zeros(len(slots), np.bool_)
         ages_ms = self._now_ms() - self._written_ms[slots]
@@ -157,11 +157,11 @@ class ColumnCache:
         return old
 
     def rows(self, slots: Slots) -> Rows | None:
-        """The rows of slots that were found just now; None where there are none."""
+        """Return the rows of slots just found; None if there are no slots."""
         return self._chunks.rows(slots)
 
     def put(self, keys: HashedKeys, rows: Rows) -> None:
-        """Cache the rows of distinct keys, in place of what was there; missing keys only if they are to be cached."""
+        """Cache the rows of distinct keys, replacing older entries; missing keys only with `cache_missing_key`."""
         now_ms = self._sweep()
         kept = _first_of_each(keys.hashes)
         weights = np.ones(len(keys), np.int64)
@@ -190,7 +190,7 @@ class ColumnCache:
         self._let_go(self._order.put(slots, keys.hashes, weights))
 
     def invalidate(self, keys: HashedKeys) -> None:
-        """Forget keys."""
+        """Remove keys."""
         slots = self._found(keys)
         self._remove(np.unique(slots[slots >= 0]))
 
@@ -203,7 +203,7 @@ class ColumnCache:
         return slots
 
     def _sweep(self) -> int:
-        """Let go of what is too old; the time it is."""
+        """Remove the expired entries and return the present time."""
         now_ms = self._now_ms()
         for log, limit_ms in (
             (self._written, self._write_limit_ms),
@@ -218,7 +218,7 @@ class ColumnCache:
         self._let_go(slots)
 
     def _let_go(self, slots: Slots) -> None:
-        """Forget entries of which the order knows that they go."""
+        """Remove entries that the order has already removed."""
         if not len(slots):
             return
         self._index.remove(self._hashes[slots])
@@ -228,7 +228,7 @@ class ColumnCache:
         self._free = np.concatenate((self._free, slots))
 
     def _taken_slots(self, count: int) -> Slots:
-        """Slots that are free, of which there are more if need be."""
+        """Take free slots, making more if there are too few."""
         missing = count - len(self._free)
         if missing > 0:
             before = len(self._hashes)
@@ -241,13 +241,13 @@ class ColumnCache:
 
 
 def _first_of_each(hashes: npt.NDArray[np.uint64]) -> Slots:
-    """The places of the keys, without those whose hash another key had before."""
+    """Return the positions of the keys, leaving out each whose hash an earlier key has."""
     _, first = np.unique(hashes, return_index=True)
     return np.sort(first) if len(first) < len(hashes) else np.arange(len(hashes))
 
 
 def _weights(keys: HashedKeys, rows: Rows) -> npt.NDArray[np.int64]:
-    """How many bytes the chunks need for every key and its rows."""
+    """Return the bytes that the chunks need for every key and its rows."""
     weights = np.full(len(keys), 4 * np.dtype(np.int64).itemsize, np.float64)
     for column in keys.columns:
         weights += _value_bytes(column)
@@ -258,7 +258,7 @@ def _weights(keys: HashedKeys, rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def _value_bytes(column: pa.Array) -> npt.NDArray[np.float64]:
-    """How many bytes every value takes; of nested ones the mean."""
+    """Return the bytes of every value: exact for text and binary, the column's mean for other types."""
     kind, count = column.type, len(column)
     width = 4 if kind in (pa.string(), pa.binary()) else 8 if kind in (pa.large_string(), pa.large_binary()) else 0
     if not width or not count:

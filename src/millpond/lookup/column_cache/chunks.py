@@ -1,14 +1,13 @@
 """The entries of a column cache: keys and rows in Arrow, in chunks that are merged.
 
-What was loaded together lies together: a chunk has the rows of its entries one after the other, and where each
-entry's begin. An entry is found by its slot, which says in which chunk it is, and as which entry of it. The
-invariants: a chunk never changes, so what was gathered stays right; an entry of a chunk is *live* while the two
-arrays by slot point at it.
+Entries that were loaded together share a chunk. A chunk has the rows of its entries one after the other, and where
+the rows of each entry begin. Two arrays indexed by slot tell each entry's chunk and its number there. The
+invariants: the arrays of a chunk never change; an entry of a chunk is *live* while the two arrays point at it.
 
-Merging keeps the chunks few. A new one is merged with the one before while that is less than twice as heavy,
-so there are as many as the number of entries has binary digits, and an entry is copied as often at most. A
-chunk that is dead by more than a quarter of its weight is written anew without what is dead. So what is held
-weighs at most a third more than what is live.
+Merging keeps the number of chunks small. A new chunk is merged with the one before while that is less than twice as
+heavy. So the number of chunks is at most logarithmic in the number of entries, and so is the number of times that an
+entry is copied. A chunk whose dead entries exceed a quarter of its weight is rewritten without them. So the chunks
+weigh at most a third more than the live entries.
 
 Source: the logarithmic method of Bentley and Saxe, "Decomposable searching problems" (1980).
 """
@@ -32,7 +31,7 @@ _NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of some keys: of each where they begin in `rows`, one after the other, and how many they are.
+    """The rows of some keys. Key i has the `counts[i]` rows of `rows` from `starts[i]` on.
 
     >>> rows = Rows(np.array([0, 1]), np.array([1, 2]), pa.record_batch({"gate": [7, 8, 9]}))
     >>> [each.to_pylist() for each in rows.taken(np.array([1])).rows.columns]
@@ -44,7 +43,7 @@ class Rows:
     rows: pa.RecordBatch
 
     def taken(self, keys: Positions) -> "Rows":
-        """Those of some of the keys."""
+        """Return the rows of some of the keys, given by position."""
         starts, counts = self.starts[keys], self.counts[keys]
         ends = np.cumsum(counts)
         places = starts
@@ -54,7 +53,7 @@ class Rows:
 
 
 def taken_rows(rows: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
-    """Some rows, as a copy. A batch without columns is that again."""
+    """Copy the rows at these positions. A batch without columns is returned as it is."""
     if not rows.num_columns:
         return rows
     taken = pa.array(places)
@@ -62,7 +61,7 @@ def taken_rows(rows: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
 
 
 def joined_rows(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Rows one part after the other; at least one part."""
+    """Concatenate parts, of which there must be at least one."""
     if len(parts) == 1:
         return parts[0]
     columns = [pa.concat_arrays(columns) for columns in zip(*(part.columns for part in parts), strict=True)]
@@ -70,7 +69,7 @@ def joined_rows(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class _Chunk:
-    """Entries that lie together; those whose slot points elsewhere by now are dead."""
+    """Entries that are stored together. Those that their slot does not point at are dead."""
 
     __slots__ = ("columns", "counts", "dead", "live", "nbytes", "rows", "slots", "starts", "weights")
 
@@ -86,7 +85,7 @@ class _Chunk:
 
 
 class Chunks:
-    """Keys and rows by slot."""
+    """The keys and rows of all entries, by slot."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, _Chunk] = {}
@@ -96,15 +95,15 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes all chunks hold, dead entries included."""
+        """The bytes of all chunks, including dead entries."""
         return sum(chunk.nbytes for chunk in self._chunks.values())
 
     def __len__(self) -> int:
-        """How many chunks there are."""
+        """Return the number of chunks."""
         return len(self._chunks)
 
     def add(self, slots: Slots, keys: HashedKeys, rows: Rows, weights: Positions) -> None:
-        """Keep the rows of keys, in slots that have none; the rows lie in the order of the keys."""
+        """Store the rows of keys in empty slots. The rows must be in the order of the keys."""
         if not len(slots):
             return
         self._append(slots, keys.columns, rows, weights)
@@ -115,7 +114,7 @@ class Chunks:
             self._merge(before, last)
 
     def remove(self, slots: Slots) -> None:
-        """Let the entries of slots go, each once."""
+        """Remove the entries of distinct slots."""
         chunk_of = self._chunk_of[slots]
         self._chunk_of[slots] = _NOWHERE
         for number, chunk in list(self._chunks.items()):
@@ -128,7 +127,7 @@ class Chunks:
                     self._merge(number)
 
     def rows(self, slots: Slots) -> Rows | None:
-        """The rows of entries that are there; None where there is no entry to take them from."""
+        """Return the rows of slots, all of which must have an entry; None if there are no slots."""
         starts, counts = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
         parts: list[pa.RecordBatch] = []
         first = 0
@@ -140,7 +139,7 @@ class Chunks:
         return Rows(starts, counts, joined_rows(parts)) if parts else None
 
     def have(self, slots: Slots, keys: HashedKeys) -> npt.NDArray[np.bool_]:
-        """Whether the entry of each slot has the key."""
+        """Return for each slot whether its entry has the key at the same position of `keys`."""
         same = np.ones(len(slots), np.bool_)
         if not keys.columns:
             return same
@@ -152,7 +151,7 @@ class Chunks:
         return same
 
     def _parts(self, slots: Slots) -> list[tuple[_Chunk, Positions]]:
-        """The chunks that have entries of these slots, each with the places of the slots."""
+        """Return the chunks with entries of these slots, each with the positions in `slots` of its entries."""
         chunk_of = self._chunk_of[slots]
         parts = ((chunk, np.flatnonzero(chunk_of == number)) for number, chunk in self._chunks.items())
         return [(chunk, asked) for chunk, asked in parts if len(asked)]
@@ -174,13 +173,13 @@ class Chunks:
         self._entry_of[slots] = np.arange(len(slots))
 
     def _merge(self, *numbers: int) -> None:
-        """Write the live entries of these chunks, which follow each other, as one in the place of the first."""
+        """Merge the live entries of adjacent chunks into one chunk, which replaces the first."""
         slots, weights, parts = [], [], []
         columns: list[list[pa.Array]] = []
         first = 0
         for number in numbers:
             chunk = self._chunks[number]
-            # Slots are used again: one that is in this chunk may be there as another entry.
+            # Slots are reused: this chunk may have several entries of one slot, of which one at most is live.
             here = self._chunk_of[chunk.slots] == number
             here &= self._entry_of[chunk.slots] == np.arange(len(chunk.slots))
             live = np.flatnonzero(here)

@@ -1,12 +1,12 @@
-"""Finds the slots of entries by 64-bit hashes, a batch at a time.
+"""A hash table from 64-bit hashes to slots, which is searched a batch at a time.
 
-Under the column cache. A slot is the number of an entry, from 0. The invariant: **a hash has one slot at
-most**, and a search meets no free place before it has met the hash.
+The column cache uses it. A slot is the number of an entry, from 0. The invariant: **a hash has at most one
+slot**, and a search that starts at the hash's first place reaches it before any free place.
 
-Open addressing with linear probing, in two arrays. All hashes of a batch are sought in step: a round looks
-at one place for each of them, and those that have found their own, or a free one, drop out. What is removed
-leaves a mark, so that searches go on behind it. When places in use and marks together fill three fifths,
-the arrays are built anew without marks.
+It is open addressing with linear probing, in two arrays. All hashes of a batch are searched together: each round
+looks at one place per hash, and a hash drops out once it finds itself or a free place. A removed hash leaves a
+mark, so that searches continue past it. When used places and marks fill three fifths of the arrays, they are
+rebuilt without marks.
 
 Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
 """
@@ -25,11 +25,11 @@ _LEAST_BITS = 10
 _HASH_BITS = 64
 _FULL = 0.6
 _ROOM = 2.5
-"""How many places there are for each entry after the arrays were built anew, at least."""
+"""The least number of places per entry after a rebuild."""
 
 
 def grown(array: npt.NDArray[np.int64], last: int, fill: int) -> npt.NDArray[np.int64]:
-    """An array by slot with room for one slot more, doubled where there is none."""
+    """Return an array indexed by slot with room for the slot `last`; at least doubled, with `fill`, if it must grow."""
     if last < len(array):
         return array
     more = max(last + 1 - len(array), len(array))
@@ -54,7 +54,7 @@ class HashIndex:
         return self._entries
 
     def find(self, hashes: Hashes) -> Slots:
-        """The slot of every hash, -1 for those that are not there."""
+        """Return the slot of every hash, or -1 if it is not there."""
         places = self._places(hashes)
         found = np.full(len(hashes), _FREE, np.int64)
         there = places >= 0
@@ -62,7 +62,7 @@ class HashIndex:
         return found
 
     def add(self, hashes: Hashes, slots: Slots) -> None:
-        """Note the slots of hashes that are not there, each once."""
+        """Add distinct hashes that are not there yet, with their slots."""
         if self._taken + len(hashes) > _FULL * len(self._slots):
             used = np.flatnonzero(self._slots >= 0)
             more = np.concatenate((self._hashes[used], hashes))
@@ -71,7 +71,7 @@ class HashIndex:
         self._put(hashes, slots)
 
     def remove(self, hashes: Hashes) -> None:
-        """Forget hashes that are there, each once."""
+        """Remove distinct hashes, all of which must be there."""
         self._slots[self._places(hashes)] = _REMOVED
         self._entries -= len(hashes)
 
@@ -89,7 +89,7 @@ class HashIndex:
         return (hashes >> self._shift).astype(np.int64)
 
     def _places(self, hashes: Hashes) -> Slots:
-        """The place of every hash, -1 for those that are not there."""
+        """Return the place of every hash, or -1 if it is not there."""
         result = np.full(len(hashes), -1, np.int64)
         seeking, at, sought = np.arange(len(hashes)), self._home(hashes), hashes
         while len(seeking):
@@ -107,7 +107,7 @@ class HashIndex:
         while len(slots):
             before = self._slots[at]
             free = np.flatnonzero(before < 0)
-            # Several may want one place: the last that is written has it.
+            # Several hashes may want the same place: the one written last gets it.
             self._slots[at[free]] = slots[free]
             won = free[self._slots[at[free]] == slots[free]]
             self._hashes[at[won]] = hashes[won]

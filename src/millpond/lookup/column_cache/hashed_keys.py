@@ -1,9 +1,9 @@
 """A batch of keys by their hashes.
 
-Between the join and the column cache. The invariant: **two keys are one if their hashes are equal and so are
-their columns**. A single column of whole numbers is told apart by its hash alone, which mixes the 64 bits
-without losing one; then no columns are kept. A key that no row can have, with a null or with a fraction where
-the table has whole numbers, is not `possible`.
+Place on the data path: between the join and the column cache. The invariant: **two keys are equal if their hashes
+and their columns are equal**. For a single column of whole numbers the hash alone suffices, since it maps the
+64 bits one to one; then no columns are kept. A key that no row can have is not `possible`: one with a null, or
+with a fraction where the table has whole numbers.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from millpond.lookup.column_cache.key_hash import Hashes, hashes, plain_column
 
 @dataclass(frozen=True, slots=True)
 class HashedKeys:
-    """Keys of a batch: their hashes, and their plain columns where these are needed to tell them apart.
+    """The keys of a batch: their hashes, and their plain columns unless the hashes alone identify them.
 
     >>> keys, possible = HashedKeys.of([pa.array([5, None, 7])], pa.schema([("n", pa.int64())]))
     >>> len(keys.hashes), keys.columns, possible.tolist()
@@ -32,7 +32,7 @@ class HashedKeys:
 
     @classmethod
     def of(cls, keys: Sequence[pa.Array], key_schema: pa.Schema) -> tuple["HashedKeys", npt.NDArray[np.bool_]]:
-        """The keys, given as one array for each key column, and which of them a row may have."""
+        """Return the keys, given as one array for each key column, and which of them a row can have."""
         plain = [plain_column(column, field.type) for column, field in zip(keys, key_schema, strict=True)]
         possible = np.ones(len(keys[0]), np.bool_)
         for column in plain:
@@ -45,6 +45,6 @@ class HashedKeys:
         return len(self.hashes)
 
     def take(self, places: Slots) -> "HashedKeys":
-        """Some of them."""
+        """Return the keys at these positions."""
         taken = pa.array(places)
         return HashedKeys(self.hashes[places], tuple(pc.take(column, taken) for column in self.columns))

@@ -1,12 +1,12 @@
 """Hashes of whole columns of keys, for an index that is searched a batch at a time.
 
-Under the index of a mapped table, and of a partial cache in columns. The invariant: **keys that are equal
-have equal hashes**, whichever side of the join they come from and however wide its numbers are. So a column
-is first brought to one of two plain forms, which the type of the table's column decides: 64-bit integers
-(whole numbers, booleans, days, moments), or bytes (strings, binary, and decimals as their shortest text).
+The indexes of mapped tables and of column caches use it. The invariant: **equal keys have equal hashes**,
+whichever side of the join they come from and however wide their numbers are. So a column is first converted to
+one of two plain forms, by the type of the table's column: 64-bit integers (whole numbers, booleans, dates, times,
+timestamps, durations), or bytes (strings, binary, and decimals as their shortest text).
 
-Bytes are hashed eight at a time, all keys of a batch at once: round r takes the r-th word of every
-key that is long enough. So the work grows with the longest key, and no Python object is made a key.
+Bytes are hashed eight at a time, for all keys of a batch together: round r takes the r-th word of every
+key that is long enough. So the number of rounds grows with the longest key, and no key becomes a Python object.
 
 Source: the mixing steps are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom
 number generators", 2014).
@@ -30,7 +30,7 @@ _WORD_BITS = 64
 
 
 def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
-    """The values of a key column as 64-bit integers or as bytes; null for those that no row of `key_type` can have.
+    """Convert a key column to 64-bit integers or to bytes. A value that no row of `key_type` can have becomes null.
 
     >>> plain_column(pa.array([5, None], pa.int8()), pa.int32()).to_pylist()
     [5, None]
@@ -60,7 +60,7 @@ def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
 
 
 def hashes(columns: Sequence[pa.Array], seed: int = 0) -> Hashes:
-    """One hash a row over plain columns; meaningless where one of them is null."""
+    """Return one hash per row over plain columns. It is meaningless for a row with a null."""
     mixed = np.full(len(columns[0]), seed * _STEP & (1 << _WORD_BITS) - 1, np.uint64)
     for column in columns:
         if pa.types.is_int64(column.type):
@@ -71,7 +71,7 @@ def hashes(columns: Sequence[pa.Array], seed: int = 0) -> Hashes:
 
 
 def integers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """The values of a plain column of integers, anything for a null, without a copy."""
+    """Return the values of a plain column of integers without a copy. A null can have any value."""
     data = column.buffers()[1]
     if data is None:
         return np.zeros(len(column), np.int64)
@@ -79,7 +79,7 @@ def integers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two plain columns have equal values; nulls are equal to nothing."""
+    """Return where two plain columns have equal values. A null equals nothing."""
     return cast("npt.NDArray[np.bool_]", pc.equal(one, other).fill_null(False).to_numpy(zero_copy_only=False))
 
 
@@ -103,7 +103,7 @@ def _add_bytes(mixed: Hashes, column: pa.Array) -> None:
     first, end = int(offsets[0]), int(offsets[-1])
     if first == end or data is None:
         return
-    # A copy with room after the last key, so that a whole word can be read at its end.
+    # A copy with room after the last key, so that a whole word can be read there.
     text = np.zeros(end - first + _WORD, np.uint8)
     text[: end - first] = np.frombuffer(data, np.uint8, end - first, first)
     words = np.ndarray((end - first + 1,), np.dtype("<u8"), text.data, strides=(1,))
@@ -119,7 +119,7 @@ def _add_bytes(mixed: Hashes, column: pa.Array) -> None:
 
 
 def _text(value: Decimal | int | None) -> bytes | None:
-    """A number as text that equal numbers share, whatever their scale."""
+    """Return a number as text, which is the same for equal numbers of different scales."""
     if value is None:
         return None
     whole = _whole_of_any_size(value)

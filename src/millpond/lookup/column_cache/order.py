@@ -1,7 +1,7 @@
-"""Which entries of a column cache go for want of room: the one used longest ago, or by W-TinyLFU.
+"""The eviction orders of a column cache: least recently used, or W-TinyLFU.
 
-Entries go by slot, and weigh what the cache says. The invariant: after every `put` the entries that are left
-are within both limits, and those that have to go are told, once. A batch is taken key by key, in its order.
+Entries are known by slot, with weights that the cache gives. The invariant: after every `put` the remaining
+entries are within both limits, and each evicted slot is returned once. Keys of a batch count in their order.
 """
 
 from math import inf
@@ -19,21 +19,21 @@ Weights = npt.NDArray[np.int64]
 
 
 class Order(Protocol):
-    """Who goes first."""
+    """Chooses the entries to evict. The cache reports every change and use."""
 
     def read(self, slots: Slots) -> None:
-        """Entries were used."""
+        """Record a use of each entry."""
 
     def put(self, slots: Slots, hashes: Hashes, weights: Weights) -> Slots:
-        """Entries were put, new or again, each once; the slots of the entries that have to go."""
+        """Add or replace distinct entries. Return the slots to evict, which the order has dropped itself."""
         ...
 
     def removed(self, slots: Slots) -> None:
-        """Entries are gone for another reason."""
+        """Remove entries that the cache drops for another reason than room."""
 
 
 class LruOrder:
-    """The entry used longest ago goes first.
+    """Evicts the least recently used entry first.
 
     >>> order = LruOrder(max_entries=2, max_bytes=None)
     >>> order.put(np.array([0, 1]), np.array([7, 8], np.uint64), np.array([1, 1])).tolist()
@@ -51,13 +51,13 @@ class LruOrder:
         self._entries = self._bytes = 0
 
     def read(self, slots: Slots) -> None:
-        """They are the last used."""
+        """Make the entries the most recently used."""
         self._log.note(slots)
 
     def put(self, slots: Slots, hashes: Hashes, weights: Weights) -> Slots:  # noqa: ARG002 - LRU knows no frequency
-        """They are the last used."""
+        """Make the entries the most recently used."""
         self._weights = grown(self._weights, int(slots.max(initial=-1)), 0)
-        # Whatever is there weighs something; a slot that weighs nothing is free.
+        # Every entry weighs something: a slot of weight 0 is free.
         self._entries += int(np.count_nonzero(self._weights[slots] == 0))
         self._bytes += int(weights.sum()) - int(self._weights[slots].sum())
         self._weights[slots] = weights
@@ -81,7 +81,7 @@ class LruOrder:
         return evicted
 
     def removed(self, slots: Slots) -> None:
-        """Forget them."""
+        """Remove the entries."""
         self._entries -= len(slots)
         self._bytes -= int(self._weights[slots].sum())
         self._weights[slots] = 0
@@ -89,7 +89,7 @@ class LruOrder:
 
 
 class TinyLfu:
-    """`millpond.cache.tinylfu` by slot: entry by entry, by the hashes of their keys."""
+    """W-TinyLFU (`millpond.cache.tinylfu`) by slot, with a window of fixed share. It counts keys by their hashes."""
 
     def __init__(self, max_entries: int | None, max_bytes: int | None) -> None:
         self._max_entries: float = inf if max_entries is None else max_entries
@@ -101,12 +101,12 @@ class TinyLfu:
         self._bytes = 0
 
     def read(self, slots: Slots) -> None:
-        """They were used once more."""
+        """Count a use of each entry."""
         for slot in slots.tolist():
             self._order.read(self._hash_of[slot])
 
     def put(self, slots: Slots, hashes: Hashes, weights: Weights) -> Slots:
-        """They compete with what is there."""
+        """Add the entries one by one, and evict after each until the limits hold."""
         gone: list[int] = []
         for slot, key, weight in zip(slots.tolist(), hashes.tolist(), weights.tolist(), strict=True):
             if slot in self._hash_of:
@@ -123,7 +123,7 @@ class TinyLfu:
         return np.array(gone, np.int64)
 
     def removed(self, slots: Slots) -> None:
-        """Forget them, but not how often they came."""
+        """Remove the entries. The counts of their uses remain."""
         for slot in slots.tolist():
             self._forget(slot)
 

@@ -1,4 +1,4 @@
-"""A column cache as a recording of hit-rate curves knows it."""
+"""Adapts a column cache to what a recording of hit-rate curves needs."""
 
 from typing import NoReturn
 
@@ -8,15 +8,15 @@ from millpond.lookup.column_cache.cache import ColumnCache
 
 
 class RecordedColumns:
-    """What `Recording` asks a cache for. A column cache belongs to a Spark process and keeps its size.
+    """The attributes and methods that `Recording` needs of a cache. A column cache keeps its size.
 
-    It is asked under the lock of the lookup around the cache, and by others without: so it takes no lock.
+    It takes no lock: it is called both under the lock of the lookup around the cache, and by other threads without it.
 
     Args:
         cache: the cache.
 
     Attributes:
-        hits, misses: keys that were found, and those that were not.
+        hits, misses: the numbers of keys found and not found.
     """
 
     name = "lookup"
@@ -27,16 +27,16 @@ class RecordedColumns:
 
     @property
     def bounds(self) -> Bounds:
-        """Keys and bytes."""
+        """The limits in keys and bytes."""
         return Bounds(self._cache.limits.max_rows, self._cache.limits.max_bytes)
 
     @property
     def policy(self) -> Policy:
-        """What goes for want of room."""
+        """The rule that chooses the entries to evict."""
         return self._cache.limits.policy
 
     def stats(self) -> CacheStats:
-        """The counts, and what the cache holds; nobody asks for the others."""
+        """Return hits, misses and sizes. The other counters are 0, since no recording reads them."""
         entries, held_bytes = self._cache.held()
         return CacheStats(
             hits=self.hits,
@@ -50,7 +50,7 @@ class RecordedColumns:
         )
 
     def resize(self, bounds: Bounds) -> NoReturn:
-        """Refused.
+        """Raise an error: this cache cannot be resized.
 
         Raises:
             OptionError: always.

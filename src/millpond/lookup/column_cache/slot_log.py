@@ -1,11 +1,11 @@
 """Slots in the order in which each was last noted, a batch at a time.
 
-Under the column cache: the order of use, of which the oldest go first, and the order of loading, in which
-entries fall due. Batches of slots are appended to a log, each slot with a tick. The invariant: **the last
-entry of a slot counts**, the one whose tick is also in an array by slot; every other one is stale and is
-passed over. When more than half of the log is stale, it is written anew.
+The column cache uses it for the order of use (eviction, expiry after access) and for the order of loading (expiry
+after write). Batches of slots are appended to a log, each slot with a tick. The invariant: **only the last
+entry of a slot counts**, whose tick is also in an array indexed by slot. Every other entry is stale and is skipped.
+When more than half of a large log is stale, the log is rewritten.
 
-So noting a batch is two writes of arrays, whatever the number of slots, and the order is exact.
+So noting a batch takes two array writes, however many slots it has, and the order is exact.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ _LEAST_STALE = 65_536
 
 
 class SlotLog:
-    """The order of slots; times are given by the caller and never go back.
+    """The order of slots. The caller gives the times, which must never go back.
 
     >>> log = SlotLog()
     >>> log.note(np.array([1, 2, 3]), now_ms=10); log.note(np.array([2]), now_ms=20); log.forget(np.array([3]))
@@ -35,7 +35,7 @@ class SlotLog:
         self._next = self._written = self._current = 0
 
     def note(self, slots: Slots, now_ms: int = 0) -> None:
-        """Move slots, each once, to the end of the order."""
+        """Move distinct slots to the end of the order."""
         if not len(slots):
             return
         self._ticks = grown(self._ticks, int(slots.max()), -1)
@@ -49,23 +49,23 @@ class SlotLog:
             self._rewrite()
 
     def forget(self, slots: Slots) -> None:
-        """Take slots, each once, out of the order; those that are not in it stay so."""
+        """Remove distinct slots from the order. Slots that are not in it are ignored."""
         known = slots[slots < len(self._ticks)]
         self._current -= int(np.count_nonzero(self._ticks[known] >= 0))
         self._ticks[known] = -1
 
     def clear(self) -> None:
-        """Forget every slot."""
+        """Remove every slot."""
         self.__init__()  # type: ignore[misc]  # a new log is an empty one
 
     @property
     def first_ms(self) -> int | None:
-        """No slot was last noted before this time; None where there is no slot."""
+        """A time before which no slot was last noted; None if there are no slots."""
         self._drop_stale()
         return self._blocks[0].noted_ms if self._blocks else None
 
     def oldest(self) -> Iterator[Slots]:
-        """All slots, oldest first, in parts."""
+        """Yield all slots in parts, oldest first."""
         self._drop_stale()
         for block in self._blocks:
             for first in range(block.first, len(block.slots), _WINDOW):
@@ -74,7 +74,7 @@ class SlotLog:
                     yield current
 
     def due(self, at_ms: int) -> Slots:
-        """The slots that were last noted at that time or before it, oldest first."""
+        """Return the slots that were last noted at this time or before, oldest first."""
         self._drop_stale()
         due: list[Slots] = []
         for block in self._blocks:
@@ -84,7 +84,7 @@ class SlotLog:
         return np.concatenate(due) if due else np.zeros(0, np.int64)
 
     def _drop_stale(self) -> None:
-        """Drop what is stale at the beginning, so that nobody passes over it twice."""
+        """Drop stale entries at the beginning, so that they are skipped only once."""
         while self._blocks:
             block = self._blocks[0]
             while block.first < len(block.slots):
@@ -94,7 +94,7 @@ class SlotLog:
             self._written -= len(self._blocks.popleft().slots)
 
     def _rewrite(self) -> None:
-        """Write the log without stale entries, blocks of one time as one."""
+        """Rewrite the log without stale entries, and merge blocks of the same time."""
         kept: deque[_Block] = deque()
         parts: list[tuple[Slots, Slots]] = []
         blocks = list(self._blocks)
@@ -110,7 +110,7 @@ class SlotLog:
 
 
 class _Block:
-    """Slots that were noted at one time; what lies before `first` is stale."""
+    """Slots that were noted at one time. The entries before `first` are stale."""
 
     __slots__ = ("first", "noted_ms", "slots", "ticks")
 

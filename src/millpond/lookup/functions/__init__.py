@@ -1,1 +1,1 @@
-"""What answers a lookup, and the checks around it."""
+"""Lookup functions, and the checks of their keys and answers."""

@@ -1,11 +1,14 @@
-"""What a source answered, checked before anybody believes it.
+"""Checks of a source's answers, and the results of a batch of keys.
 
-Between the source and the cache. The invariant: **an answer is taken whole or not at all**. A row of
-another width would put values under the wrong columns; a key that nobody asked for means that the
-source writes keys otherwise, so that the key that was asked for would look as if it had no rows. A value of
-another type means that the source has changed.
+Place on the data path: between the source and the cache. The invariant: **an answer is accepted as a whole or not at
+all**. Three mistakes are found:
 
-A failure belongs to a key, or to the source. What belongs to a key leaves the other keys their rows.
+- A row of another width would put values under the wrong columns.
+- A key that was not requested means that the source writes keys differently. The requested key would seem to have no
+  rows.
+- A value of another type means that the source has changed.
+
+A failure belongs to a key or to the source. A failure of a key does not affect the other keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,35 +23,35 @@ from millpond.lookup.functions.function import Key, Rows
 K = TypeVar("K")
 _OF_THE_SOURCE = (UnavailableError, ConnectionError, TimeoutError, OptionError)
 _MOST_REQUESTS = 100
-"""How many requests may look for the keys that fail; a batch that has more of them fails as a whole."""
+"""The most requests that may fail in the search for failing keys; with one more, the whole batch fails."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What became of a batch of keys: each has its rows, or why there are none to be had."""
+    """The results for a batch of keys: for each key its rows, or its failure."""
 
     rows: dict[Key, Rows] = field(default_factory=dict)
     failures: dict[Key, Exception] = field(default_factory=dict)
 
     def add(self, other: "Answers") -> None:
-        """Add what became of other keys."""
+        """Add the results for other keys."""
         self.rows.update(other.rows)
         self.failures.update(other.failures)
 
     def all_rows(self) -> dict[Key, Rows]:
-        """The rows of every key; raises the first failure."""
+        """Return the rows of every key; raise the first failure, if any."""
         for failure in self.failures.values():
             raise failure
         return self.rows
 
 
 def is_of_a_key(error: BaseException) -> bool:
-    """Whether a failure may be that of a key, so that other keys can be answered; else it is the source's."""
+    """Return whether a failure may belong to a key, so that other keys can be answered. Else it is the source's."""
     return isinstance(error, Exception) and not isinstance(error, _OF_THE_SOURCE)
 
 
 class Halves(Generic[K]):
-    """Which keys of a request that failed to ask for again, half by half, until the keys that fail stand alone.
+    """Splits a failed request in halves, to be asked for again, until each failing key is found.
 
     >>> halves, seen = Halves([1, 2, 3, 4]), []
     >>> while (part := halves.next()) is not None:
@@ -65,11 +68,11 @@ class Halves(Generic[K]):
         self.failures: dict[K, Exception] = {}
 
     def next(self) -> list[K] | None:
-        """The keys to ask for now; None where all were."""
+        """Return the keys to request next; None if all are done."""
         return self._waiting.pop() if self._waiting else None
 
     def failed(self, keys: list[K], error: Exception) -> None:
-        """The request for these keys failed; raises the error if it is the source's, or if too many failed."""
+        """Split these keys, whose request failed. Raise the error if it is the source's, or one too many."""
         self._requests += 1
         if not is_of_a_key(error) or self._requests > _MOST_REQUESTS:
             raise error
@@ -83,11 +86,11 @@ class Halves(Generic[K]):
 def checked_answer(
     where: str, asked: Sequence[Key], answer: Mapping[Key, Rows], row_schema: pa.Schema
 ) -> dict[Key, Rows]:
-    """The rows of every key that was asked for; keys that the answer leaves out have none.
+    """Return the rows of every requested key; a key that the answer leaves out has none.
 
     Raises:
-        DataError: the answer is no mapping, has a key that was not asked for, or a row that has not
-            one value of its type for each declared column.
+        DataError: the answer is not a mapping, has a key that was not requested, or a row that does not have
+            one value of the declared type for each column.
     """
     if not isinstance(answer, Mapping):
         raise DataError(f"{where}: expected a mapping from keys to rows, got {type(answer).__name__}")
@@ -106,7 +109,7 @@ def checked_answer(
 
 
 def checked_rows(where: str, key: Key, rows: Rows, row_schema: pa.Schema) -> Rows:
-    """The rows of one key, each of the declared width."""
+    """Check the rows of one key and return them. Each must be a tuple of the declared width."""
     width = len(row_schema)
     for row in rows if isinstance(rows, (list, tuple)) else (rows,):
         if not isinstance(row, tuple) or len(row) != width:
@@ -120,7 +123,7 @@ def checked_rows(where: str, key: Key, rows: Rows, row_schema: pa.Schema) -> Row
 def _check_types(where: str, found: Mapping[Key, Rows], row_schema: pa.Schema) -> None:
     rows = [row for rows in found.values() for row in rows]
     for place, column in enumerate(row_schema):
-        # What has no type holds anything, such as what a cached function returns.
+        # A column of type null may hold anything, such as the result of a cached function.
         if not pa.types.is_null(column.type):
             _as_column(where, [row[place] for row in rows], column)
 

@@ -1,9 +1,10 @@
-"""What answers a lookup without holding up a thread while it waits.
+"""The interface of asynchronous lookup functions, which do not block a thread while they wait.
 
-The same contract as `LookupFunction`, for sources with an asyncio client. How many requests are under
-way at once is not the function's business: what stands before it bounds them.
+The contract is that of `LookupFunction`, for sources with an asyncio client. The cache in front of the
+function limits the number of requests under way.
 
-`ThreadedLookup` makes one of any `LookupFunction`, in threads: the sources that have no asyncio client.
+`ThreadedLookup` turns any `LookupFunction` into an asynchronous one by using threads, for sources without an
+asyncio client.
 
 Source: FLIP-221, `AsyncLookupFunction`.
 """
@@ -26,8 +27,8 @@ T = TypeVar("T")
 class AsyncLookupFunction(ABC):
     """Finds the rows of an external table by key, as coroutines.
 
-    `key_schema` and `row_schema` name the columns of a key and of a row, with their Arrow types. Which
-    failures are tried again is as for a `LookupFunction`.
+    `key_schema` and `row_schema` name the columns of a key and of a row, with their Arrow types. The same
+    failures are tried again as for a `LookupFunction`.
 
     >>> class Squares(AsyncLookupFunction):
     ...     key_schema = pa.schema([("n", pa.int64())])
@@ -46,22 +47,22 @@ class AsyncLookupFunction(ABC):
 
     @abstractmethod
     async def lookup(self, keys: Key) -> Rows:
-        """The rows whose key columns equal `keys`; an empty list where there are none."""
+        """Return the rows whose key columns equal `keys`; an empty list if there are none."""
 
     async def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key; those without rows may be left out.
+        """Return the rows of every key. Keys without rows may be left out.
 
-        Override it where one request can answer for many.
+        Override it if one request can answer for many keys.
         """
         return dict(zip(keys, await asyncio.gather(*map(self.lookup, keys)), strict=True))
 
     @property
     def batched(self) -> bool:
-        """Whether one request answers for many keys: whether `lookup_many` is the function's own."""
+        """Whether one request can answer for many keys, that is, whether `lookup_many` is overridden."""
         return type(self).lookup_many is not AsyncLookupFunction.lookup_many
 
     async def close(self) -> None:  # noqa: B027 - most functions have nothing to close
-        """Let go of connections; the function may be opened again."""
+        """Close the connections. The function may be opened again."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -77,11 +78,11 @@ class AsyncLookupFunction(ABC):
 
 
 class ThreadedLookup(AsyncLookupFunction):
-    """Any thread-safe `LookupFunction` as an asynchronous one.
+    """Turns any thread-safe `LookupFunction` into an asynchronous one.
 
     Args:
-        function: what answers; every source of Millpond will do.
-        threads: how many requests may be under way at once.
+        function: the function to call, such as any source of Millpond.
+        threads: the number of threads, and so of requests under way at once.
 
     >>> from millpond.lookup import PythonLookup
     >>> codes = PythonLookup(lambda code: [(code.lower(),)], pa.schema([("code", pa.string())]),
@@ -112,11 +113,11 @@ class ThreadedLookup(AsyncLookupFunction):
 
     @property
     def batched(self) -> bool:
-        """As the function is."""
+        """Whether the function is batched."""
         return self._function.batched
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process needs: everything but the threads."""
+        """Return everything but the threads, for another process."""
         return {**self.__dict__, "_pool": None}
 
     async def open(self) -> None:
@@ -126,15 +127,15 @@ class ThreadedLookup(AsyncLookupFunction):
         await self._run(self._function.open)
 
     async def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return await self._run(lambda: self._function.lookup(keys))
 
     async def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key."""
+        """Return the rows of every key."""
         return await self._run(lambda: self._function.lookup_many(keys))
 
     async def close(self) -> None:
-        """Close the function and let the threads end; a request under way ends by itself."""
+        """Close the function and stop the threads, without waiting for a request under way."""
         if self._pool is not None:
             await self._run(self._function.close)
             self._pool.shutdown(wait=False, cancel_futures=True)

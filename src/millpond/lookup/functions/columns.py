@@ -1,8 +1,8 @@
-"""A batch of keys answered in columns, for sources that have their rows in Arrow.
+"""Answers in columns to a batch of keys, for sources that have their rows in Arrow.
 
-Beside `LookupFunction`, whose rows are Python tuples. A source that can answer in columns has a method
-`lookup_columns`, and a join that caches nothing takes its rows as they are. The invariant: `lookup_columns`
-answers what `lookup_many` answers, in another form.
+The rows of a `LookupFunction` are Python tuples. A source that can also answer in columns has a method
+`lookup_columns`, and a join takes its rows without converting them. The invariant: `lookup_columns` gives the same
+answers as `lookup_many`, in another form.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from millpond.lookup.functions.function import Key, Rows
 class FoundColumns:
     """The rows of a batch of keys.
 
-    `numbers` has for every row the number of its key among the keys that were asked for, from 0. `rows` has the
-    columns of the source's `row_schema`. The rows of one key need not lie together.
+    `numbers` has for every row the number of its key among the requested keys, from 0. `rows` has the
+    columns of the source's `row_schema`. The rows of one key need not be adjacent.
 
     >>> found = FoundColumns(np.array([1, 0, 1]), pa.record_batch({"gate": [7, 8, 9]}))
     >>> found.by_key([("EWR",), ("JFK",)])
@@ -32,7 +32,7 @@ class FoundColumns:
     rows: pa.RecordBatch
 
     def by_key(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The same as Python rows, for the keys that were asked for; they must be distinct."""
+        """Return the rows as Python tuples by key. `keys` are the requested keys, which must be distinct."""
         found: dict[Key, Rows] = {key: [] for key in keys}
         answers = list(found.values())
         columns = [column.to_pylist() for column in self.rows.columns]
@@ -44,8 +44,8 @@ class FoundColumns:
 
 @runtime_checkable
 class AnswersInColumns(Protocol):
-    """A lookup function that can answer a batch without a Python object for each value."""
+    """A lookup function that can answer a batch without making a Python object for each value."""
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys, given as one array without nulls for each key column."""
+        """Return the rows of distinct keys, given as one array without nulls for each key column."""
         ...

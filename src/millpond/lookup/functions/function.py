@@ -1,11 +1,11 @@
-"""What answers a lookup: a key goes in, the rows that have it come out.
+"""The interface of lookup functions: from a key to the rows that have it.
 
-The first hop after the events: everything in this room is a `LookupFunction`, or stands before one.
-A key is a tuple with one value per key column, a row a tuple with one value per declared column, so
-both are immutable and can be cached as they are. The invariant: **no answer is not "no row"**. A
-function that cannot say raises; it returns an empty list only where it knows that nothing matches.
+It is the central interface of `lookup`: everything there implements it, is a cache in front of it, or serves one of
+the two. A key is a tuple with one value per key column, and a row is a tuple with one value per declared column. Both
+are immutable and can be cached as they are. The invariant: **a missing answer is not an empty one**. A function
+returns an empty list only if it knows that nothing matches; if it cannot tell, it raises.
 
-`lookup_many` is the same for a whole batch, so that a database sees one query and not one per row.
+`lookup_many` answers a whole batch, so that a database gets one query instead of one per row.
 
 Source: FLIP-221, whose `LookupFunction` has the one-key form.
 """
@@ -23,11 +23,11 @@ Rows: TypeAlias = list[Row]
 
 
 class LookupFunction(ABC):
-    """Finds the rows of an external table by key. Subclass it in ten lines for a source of your own.
+    """Finds the rows of an external table by key. Subclass it for your own source, in about ten lines.
 
     `key_schema` and `row_schema` name the columns of a key and of a row, with their Arrow types.
-    Opening and closing twice does no harm. A failure that passes by itself is an `UnavailableError`
-    (also `ConnectionError` and `TimeoutError`), which `lookup.max-retries` tries again.
+    Opening and closing twice must do no harm. Raise an `UnavailableError`, `ConnectionError` or `TimeoutError` for a
+    failure that may pass by itself; these are tried again up to `lookup.max-retries` times.
 
     >>> class Squares(LookupFunction):
     ...     key_schema = pa.schema([("n", pa.int64())])
@@ -46,22 +46,22 @@ class LookupFunction(ABC):
 
     @abstractmethod
     def lookup(self, keys: Key) -> Rows:
-        """The rows whose key columns equal `keys`; an empty list where there are none."""
+        """Return the rows whose key columns equal `keys`; an empty list if there are none."""
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key; those without rows may be left out.
+        """Return the rows of every key. Keys without rows may be left out.
 
-        Override it where one request can answer for many.
+        Override it if one request can answer for many keys.
         """
         return {key: self.lookup(key) for key in keys}
 
     @property
     def batched(self) -> bool:
-        """Whether one request answers for many keys: whether `lookup_many` is the function's own."""
+        """Whether one request can answer for many keys, that is, whether `lookup_many` is overridden."""
         return type(self).lookup_many is not LookupFunction.lookup_many
 
     def close(self) -> None:  # noqa: B027 - most functions have nothing to close
-        """Let go of connections; the function may be opened again."""
+        """Close the connections. The function may be opened again."""
 
     def __enter__(self) -> Self:
         self.open()

@@ -1,12 +1,11 @@
-"""What may be a key, and whether the keys that were asked for are of that kind.
+"""Checks of keys: which types a key column may have, and whether requested keys have them.
 
-Before every cache. Python finds nothing under a key of another type, without a word: `"7"` is not
-`7`, a moment without a zone is not the same moment with one. So the invariant here is that **a key
-of the wrong type is an error, and never a key without rows**. A key with a null in it is right, and
-matches nothing, as in SQL.
+Place on the data path: in front of every cache. A key of another type silently finds nothing in Python: `"7"` is not
+`7`, and a timestamp without a zone differs from one with a zone. So the invariant is that **a key of the wrong type is
+an error, and never a key without rows**. A key with a null is valid and matches nothing, as in SQL.
 
-Checked per batch and column, by the set of the values' classes, which costs one set lookup a key;
-only a class that is not known by name is looked at again.
+The check works per batch and column on the set of the values' classes, which costs one set operation per key. Single
+values are checked only if the set has a class that is not known to fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from millpond.lookup.functions.function import Key
 
 
 def check_key_types(where: str, key_schema: pa.Schema) -> None:
-    """Refuse key columns that have no exact equality."""
+    """Raise `OptionError` if there is no key column, or one of a type without exact equality."""
     if not len(key_schema):
         raise OptionError(f"{where}: expected at least one key column, got none")
     for field in key_schema:
@@ -52,7 +51,7 @@ class KeyCheck:
         self._fine: list[set[type]] = [set() for _ in self._fields]
 
     def __call__(self, keys: Iterable[Key]) -> list[Key]:
-        """The distinct keys that can match something, in their order; a `DataError` names a wrong one."""
+        """Return the distinct keys that can match something, in order. A `DataError` names a key of the wrong type."""
         try:
             distinct = list(dict.fromkeys(keys))
         except TypeError as error:
@@ -71,7 +70,7 @@ class KeyCheck:
         return [key for key in distinct if key not in hopeless] if hopeless else distinct
 
     def _look_closer(self, place: int, keys: Sequence[Key], hopeless: set[Key]) -> None:
-        """Refuse wrong values; add the keys that nothing can match, for a null or for a fraction that no row has."""
+        """Raise for wrong values. Add keys with a null, or with a number that no row can have, to `hopeless`."""
         field, fits = self._fields[place], self._fits[place]
         for key in keys:
             value = key[place]
@@ -88,7 +87,7 @@ class KeyCheck:
 
 
 def repeated(keys: Sequence[Key], distinct: Sequence[Key]) -> int:
-    """How many of the keys are there again, behind the first of each that can match something."""
+    """Return how many keys are repetitions: occurrences after the first, of keys that are in `distinct`."""
     if len(keys) == len(distinct):
         return 0
     there = set(distinct)
@@ -97,13 +96,13 @@ def repeated(keys: Sequence[Key], distinct: Sequence[Key]) -> int:
 
 _WIDE = Context(prec=80)  # Arrow's widest decimals have 76 digits, Python's usual context 28
 _SEEN_ONE_BY_ONE = (datetime, Decimal)
-"""Classes that do not tell everything: whether there is a zone, or a fraction."""
+"""Classes whose values must be checked one by one: for a zone, or for a fraction."""
 
 
 class PlainKeys:
-    """Makes the values of a checked key those of its columns' own types, for sources that go by more than equality.
+    """Converts the values of a checked key to the types of its columns, for sources that use their bytes or text.
 
-    Numbers are equal across types (`5`, `Decimal("5.0")`), their bytes and text are not.
+    Equal numbers of different types (`5`, `Decimal("5.0")`) have different bytes and text.
 
     >>> PlainKeys(pa.schema([("n", pa.int64()), ("price", pa.decimal128(9, 2))]))((Decimal("5.0"), 7))
     (5, Decimal('7.00'))
@@ -117,7 +116,7 @@ class PlainKeys:
         return PlainKeys, (self._key_schema,)
 
     def __call__(self, key: Key) -> Key:
-        """The same key."""
+        """Return the key with converted values."""
         return tuple(plain(value) for plain, value in zip(self._plain, key, strict=True))
 
 
@@ -131,7 +130,7 @@ def _plain(key_type: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _has_room(key_type: pa.DataType, value: Decimal) -> bool:
-    """Whether a column of this type can hold the value as it is; True for types that hold no numbers."""
+    """Return whether a column of this type can hold the value exactly; True for types that are not numbers."""
     if not value.is_finite():
         return False
     if pa.types.is_integer(key_type):

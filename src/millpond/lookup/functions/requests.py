@@ -1,8 +1,9 @@
-"""Asks a source for the keys of a batch: in rows or in columns, with retries, and key by key where it must be.
+"""Asks a source for the keys of a batch, in rows or in columns, with retries.
 
-Between a cache and its source. A function without a batched form of its own is asked key by key. Each key has
-its own retries and its own failure, which leaves the others their rows. A source that does not answer fails all.
-The invariant: what was answered before a failure is in the caller's answers, whatever is raised.
+Place on the data path: between a cache and its source. A function that answers no batches is asked key by key. Then
+each key has its own retries and its own failure, which does not affect the other keys. If the source does not
+answer, all keys fail. The invariant: answers that came before a failure are in the caller's `answers`, whatever is
+raised.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class ColumnAnswers:
-    """What became of a batch of keys, by their numbers: those in `answered` have the rows that were found."""
+    """The results for a batch of keys, by number. A key in `answered` has its rows in `found`, or has none."""
 
     answered: list[Positions] = field(default_factory=list)
     found: list[FoundColumns] = field(default_factory=list)
@@ -37,7 +38,7 @@ class Requests:
 
     Args:
         function: the source.
-        where: what messages call it.
+        where: the source's name in messages.
         retries: how failures are tried again.
     """
 
@@ -52,14 +53,14 @@ class Requests:
         self._retries.run(f"{self._where}: opening it", self._function.open)
 
     def checked(self, keys: Sequence[Key]) -> list[Key]:
-        """The distinct keys that can match something; a `DataError` names a wrong one."""
+        """Return the distinct keys that can match something. A `DataError` names a key of the wrong type."""
         return self._check(keys)
 
     def rows(self, keys: list[Key], answers: Answers, *, isolate: bool) -> None:
-        """Fill in what becomes of distinct keys; raises what is no failure of a key.
+        """Add the results of distinct keys to `answers`. Raise a failure that is not of a single key.
 
-        Where one request is for many keys and fails, it is a failure of a key only with `isolate`: then the keys that
-        fail are found by halves.
+        If a batched request fails and `isolate` is set, its keys are asked for again in halves, until the failing keys
+        are found. Without `isolate` the failure is raised.
         """
         halves = Halves(keys)
         batched = self._function.batched
@@ -77,7 +78,7 @@ class Requests:
         answers.failures.update(halves.failures)
 
     def columns(self, keys: Sequence[pa.Array], answers: ColumnAnswers, *, isolate: bool) -> None:
-        """The same for keys given as one array without nulls for each key column."""
+        """Do what `rows` does, for keys given as one array without nulls for each key column."""
         if not isinstance(self._function, AnswersInColumns):
             self._rows_as_columns(keys, answers, isolate=isolate)
             return
@@ -98,7 +99,7 @@ class Requests:
 
     @property
     def batched(self) -> bool:
-        """Whether one request answers for many keys."""
+        """Whether one request can answer for many keys."""
         return self._function.batched or isinstance(self._function, AnswersInColumns)
 
     def _rows_as_columns(self, keys: Sequence[pa.Array], answers: ColumnAnswers, *, isolate: bool) -> None:
@@ -143,7 +144,7 @@ class Requests:
         return FoundColumns(numbers, self._typed(rows))
 
     def _typed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows in the types that were declared."""
+        """Return the rows in the declared types."""
         arrays = []
         for column, wanted in zip(rows.columns, self._function.row_schema, strict=True):
             try:

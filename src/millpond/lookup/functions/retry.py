@@ -1,11 +1,11 @@
-"""Trying again, where that can help.
+"""Retries of failures that may pass by themselves.
 
-The invariant: only a failure that may pass by itself is tried again (`UnavailableError`,
-`ConnectionError`, `TimeoutError`); a wrong query or a bug of the user's is raised at once, as it
-is. When the tries are used up the caller gets an `UnavailableError` that names the table.
+The invariant: only a passing failure is tried again (`UnavailableError`, `ConnectionError`,
+`TimeoutError`). Any other error, such as a wrong query or a bug in user code, is raised at once and
+unchanged. After the last try the caller gets an `UnavailableError` that names the table.
 
-Between tries it waits a random time below a limit that doubles, so that many workers do not come
-back together.
+Before each retry it waits a random time below a limit that doubles, so that many workers do not
+retry at the same moment.
 
 Source: Brooker, "Exponential backoff and jitter" (AWS, 2015): full jitter.
 """
@@ -23,15 +23,15 @@ _PASSING = (UnavailableError, ConnectionError, TimeoutError)
 
 
 class Retries:
-    """How often and how patiently to try again.
+    """Runs calls with retries: how many, and how long to wait in between.
 
     Args:
-        max_retries: tries after the first.
-        first_wait_ms: the limit of the first wait.
-        longest_wait_ms: the limit at which doubling ends.
-        sleep: waits the given seconds, in `run`.
-        async_sleep: the same in `run_async`.
-        randomness: draws the waits; seeded by the system if None.
+        max_retries: the largest number of tries after the first.
+        first_wait_ms: the upper limit of the first wait.
+        longest_wait_ms: the upper limit of every wait.
+        sleep: waits the given seconds; for `run`.
+        async_sleep: waits the given seconds; for `run_async`.
+        randomness: draws the waits; None is seeded by the system.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Retries:
         self._randomness = random.Random() if randomness is None else randomness
 
     def run(self, what: str, call: Callable[[], T]) -> T:
-        """The result of `call`, after as many tries as it takes and are allowed."""
+        """Return the result of `call`, trying again after passing failures."""
         waits = self._waits_s()
         while True:
             try:
@@ -64,7 +64,7 @@ class Retries:
             self._sleep(wait_s)
 
     async def run_async(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """What `call()` gives when awaited, after as many tries as it takes and are allowed."""
+        """Await `call()` and return its result, trying again after passing failures."""
         waits = self._waits_s()
         while True:
             try:

@@ -1,1 +1,1 @@
-"""Fewer columns and fewer rows: what a source leaves out, and what is left out here."""
+"""Push-down: fewer columns and rows, left out by the source if it can, else by Millpond."""

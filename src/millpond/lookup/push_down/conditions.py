@@ -1,8 +1,8 @@
-"""Conditions on the rows of a table, which every kind of source can understand.
+"""Conditions on the rows of a table, in a form that every kind of source understands.
 
-A condition is a triple such as `("country", "=", "US")`, and all of a list must hold: the form that
-Parquet readers know. The invariant: a condition means the same wherever it is checked, in a database,
-in a file reader or here, on the row. As in SQL, a null fulfils none, not even `!=`.
+A condition is a triple such as `("country", "=", "US")`, and all conditions of a list must hold, as in
+Parquet readers. The invariant: a condition means the same wherever it is checked, in a database, in a file
+reader, or by Millpond on the row. As in SQL, a null fulfils no condition, not even `!=`.
 """
 
 import operator
@@ -26,7 +26,7 @@ COMPARE: dict[Operator, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Python's operators by their words; also SQLAlchemy's and Arrow's, which overload them."""
+"""Python's comparison operators by symbol. They work for SQLAlchemy and Arrow expressions too, which overload them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Condition:
     value: Any
 
     def holds(self, value: Any) -> bool:
-        """Whether a value fulfils it.
+        """Return whether a value fulfils the condition.
 
         >>> Condition("year", ">=", 2000).holds(2013), Condition("year", "!=", 2000).holds(None)
         (True, False)
@@ -58,7 +58,7 @@ class Condition:
             ) from error
 
     def arrow(self) -> pc.Expression:
-        """The same for Arrow's readers."""
+        """Return the condition as an Arrow expression."""
         field = pc.field(self.column)
         if self.operator == "in":
             return field.isin(list(self.value))
@@ -71,7 +71,7 @@ Conditions: TypeAlias = tuple[Condition, ...]
 
 
 def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str]) -> Conditions:
-    """Triples as conditions, checked; one `OptionError` lists everything that is wrong.
+    """Check triples and return them as conditions. One `OptionError` lists every mistake.
 
     >>> conditions("planes", [("year", ">", 2000)], ["tailnum", "year"])
     (Condition(column='year', operator='>', value=2000),)
@@ -79,7 +79,7 @@ def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str
     problems: list[str] = []
     parsed: list[Condition] = []
     for triple in given:
-        if isinstance(triple, str) or len(triple) != 3:  # noqa: PLR2004 - a triple
+        if isinstance(triple, str) or len(triple) != 3:  # noqa: PLR2004 - the length of a triple
             problems.append(f"expected a triple such as ('year', '>', 2000), got {triple!r}")
             continue
         column, word, value = triple
@@ -101,7 +101,7 @@ def conditions(where: str, given: Iterable[Sequence[Any]], columns: Sequence[str
 
 
 def arrow_filter(given: Conditions) -> pc.Expression | None:
-    """All conditions as one expression of Arrow; None where there are none."""
+    """Return all conditions as one Arrow expression; None if there are none."""
     expression: pc.Expression | None = None
     for condition in given:
         expression = condition.arrow() if expression is None else expression & condition.arrow()
@@ -109,7 +109,7 @@ def arrow_filter(given: Conditions) -> pc.Expression | None:
 
 
 class RowFilter:
-    """Checks conditions on rows and picks columns of them, where the source could not.
+    """Checks conditions on rows and selects their columns, for a source that cannot.
 
     >>> pick = RowFilter(pa.schema([("n", pa.int64())]), pa.schema([("a", pa.int64()), ("b", pa.int64())]),
     ...                  ["b"], conditions("t", [("a", ">", 1)], ["n", "a", "b"]))
@@ -127,7 +127,7 @@ class RowFilter:
         self._on_key = [(key_schema.names.index(condition.column), condition) for condition in on_key]
 
     def __call__(self, key: Key, rows: Iterable[Row]) -> list[Row]:
-        """The rows of a key that fulfil the conditions, with the picked columns."""
+        """Return the rows of a key that fulfil the conditions, with the selected columns."""
         if not all(condition.holds(key[place]) for place, condition in self._on_key):
             return []
         kept = [row for row in rows if all(condition.holds(row[place]) for place, condition in self._on_row)]

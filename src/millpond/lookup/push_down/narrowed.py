@@ -1,11 +1,11 @@
-"""Asking a source only for what is used: fewer columns, fewer rows.
+"""Narrows a source to the columns and rows that are used.
 
-Between the declaration of a table and its source. What a join does not use need not be sent by the
-source, nor cached. The invariant: a narrowed source answers what the whole one would, with the other
-columns left out and the rows that do not fulfil the conditions gone; where the source does the work
-and where it is done here makes no difference to the answer.
+Place on the data path: between the declaration of a table and its source. What a join does not use need not be sent
+or cached. The invariant: a narrowed source gives the answer of the whole source, without the other columns and
+without the rows that do not fulfil the conditions. It makes no difference to the answer which part the source does
+and which part Millpond does.
 
-A source that can do it has a method `pushed_down`, and gives back the conditions that it cannot check.
+A source that supports push-down has a method `pushed_down`, which returns the conditions that it cannot check.
 
 Source: FLIP-221, "Future Works"; Flink's `SupportsProjectionPushDown` and `SupportsFilterPushDown`.
 """
@@ -30,18 +30,18 @@ N = TypeVar("N", bound="Narrowable")
 
 @runtime_checkable
 class SupportsPushDown(Protocol):
-    """A source that can leave columns out, or rows."""
+    """A source that can leave out columns or rows."""
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """A copy of the source that gives fewer columns and rows, and the conditions that remain to be checked.
+        """Return a copy of the source that gives fewer columns and rows, and the conditions that remain to be checked.
 
-        Its rows have at least `columns` and the columns of the conditions that remain.
+        The copy's rows have at least `columns` and the columns of the remaining conditions.
         """
         ...
 
 
 def narrowed(function: F, columns: Sequence[str] | None, where: Conditions) -> F:
-    """The function with these row columns and the rows that fulfil the conditions.
+    """Return a lookup function with these row columns, and with only the rows that fulfil the conditions.
 
     Raises:
         OptionError: a column is not among the source's.
@@ -55,13 +55,13 @@ def narrowed(function: F, columns: Sequence[str] | None, where: Conditions) -> F
 
 
 def narrowed_scan(scan: LookupScan, columns: Sequence[str] | None, where: Conditions) -> LookupScan:
-    """The scan, likewise; a source may be both, and is narrowed as what it is used for."""
+    """Narrow a scan as `narrowed` does a function. A source that is both is narrowed as what it is used for."""
     narrow, wanted, rest = _pushed_down(scan, columns, where)
     return narrow if not rest and narrow.row_schema.names == wanted else _NarrowedScan(narrow, wanted, rest)
 
 
 def _pushed_down(source: S, columns: Sequence[str] | None, where: Conditions) -> tuple[S, list[str], Conditions]:
-    """The source with what it does itself, the columns that are wanted, and the conditions that remain."""
+    """Return the source with what it can push down, the wanted columns, and the remaining conditions."""
     names = source.row_schema.names
     wanted = list(names if columns is None else columns)
     for name in wanted:
@@ -75,19 +75,19 @@ def _pushed_down(source: S, columns: Sequence[str] | None, where: Conditions) ->
 
 
 def picked(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Some fields of a schema, in the given order."""
+    """Return some fields of a schema, in the given order."""
     return pa.schema([schema.field(name) for name in columns])
 
 
 class Narrowable(Protocol):
-    """A source that keeps what was pushed down in two attributes."""
+    """A source that keeps pushed-down columns and conditions in these two attributes."""
 
     row_schema: pa.Schema
     conditions: Conditions
 
 
 def narrow_copy(source: N, columns: Sequence[str], where: Conditions) -> N:
-    """A copy of the source with these row columns, and with more conditions."""
+    """Return a copy of the source with these row columns and additional conditions."""
     narrow = copy(source)
     narrow.row_schema = picked(source.row_schema, columns)
     narrow.conditions = (*source.conditions, *where)

@@ -1,1 +1,1 @@
-"""When a fully cached table is read again, and from what."""
+"""Reloading of fully cached tables: the scans that read them, and the triggers that decide when."""

@@ -1,7 +1,7 @@
-"""What a full cache is loaded from: one scan of the whole table.
+"""The source of a full cache: a scan of the whole table.
 
-The invariant: a scan gives a whole, immutable Arrow table or raises; half a table is never taken
-for the table.
+The invariant: a scan returns a complete, immutable Arrow table or raises. A partial table is never
+taken for the whole.
 """
 
 from collections.abc import Hashable
@@ -12,39 +12,41 @@ import pyarrow as pa
 
 @runtime_checkable
 class LookupScan(Protocol):
-    """A source that can be read whole. One of your own needs these three and no base class.
+    """A source that can be read as a whole. Your own scan needs these three members and no base class.
 
-    If it has a `scan_batches()`, that is used instead of `scan()`; on Spark the driver then never has the whole table
-    in memory. If it has a `version()`, a reload is skipped while that is the same. If it has a `close()`, that is
-    called when the table closes; it may be scanned again afterwards.
+    Three methods are optional:
+
+    - `scan_batches()` is used instead of `scan()`. On Spark the driver then never has the whole table in memory.
+    - `version()`: a reload is skipped while its result stays the same.
+    - `close()` is called when the table closes. The source may be scanned again afterwards.
     """
 
     key_schema: pa.Schema
     row_schema: pa.Schema
 
     def scan(self) -> pa.Table:
-        """Every row, with the columns of `row_schema` and `key_schema`."""
+        """Return every row, with the columns of `row_schema` and `key_schema`."""
 
 
 @runtime_checkable
 class ScansInBatches(Protocol):
-    """A scan that need not have the whole table in memory."""
+    """A scan that can read the table without having all of it in memory."""
 
     def scan_batches(self) -> pa.RecordBatchReader:
-        """The same as `scan`, batch by batch; an error in the middle is raised by the reader."""
+        """Return what `scan` does, batch by batch. The reader raises errors that occur on the way."""
 
 
 @runtime_checkable
 class KnowsVersion(Protocol):
-    """A scan that tells whether the table has changed, for less than it takes to read it."""
+    """A scan that can tell cheaply, without reading the table, whether it has changed."""
 
     def version(self) -> Hashable | None:
-        """What is another value after every change of the table; None where nobody knows. Asked before each load."""
+        """Return a value that differs after every change of the table; None if unknown. Called before each load."""
 
 
 @runtime_checkable
 class Closeable(Protocol):
-    """A scan that holds something between loads."""
+    """A scan that holds resources between loads."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the resources."""

@@ -1,11 +1,11 @@
-"""Reloading a full cache at a time of day.
+"""Reloads a full cache at a time of day.
 
-The invariant: between two reloads lie whole days of the calendar, so "at 02:30" stays 02:30 by that
-place's clocks, also where summer time moves them. (Flink counts 24 hours from reload to reload.) A
-time that a clock change leaves out is taken an hour later; of one that comes twice, the first.
+The invariant: reloads are whole calendar days apart, so "at 02:30" stays 02:30 by the local clock, also across
+changes to and from summer time. (Flink counts 24 hours from reload to reload.) A time that a clock change skips
+means an hour later. Of a time that comes twice, the first counts.
 
-The wait is at most an hour at a time, and the clock is read anew after each: so a clock that was
-set, or a machine that slept, moves the reload too.
+The trigger waits at most an hour at a time and then reads the clock again. So a reload stays on time even if the
+clock is set, or the machine sleeps.
 
 Source: FLIP-221, `TimedCacheReloadTrigger`.
 """
@@ -24,11 +24,11 @@ class TimedCacheReloadTrigger:
 
     Args:
         reload_time: the time; without a zone it is the local time of this process.
-        interval_days: from one reload to the next. The first is at the next such time, today or tomorrow.
+        interval_days: the days between two reloads. The first reload is at the next such time, today or tomorrow.
         later: runs an action after a delay.
 
     Raises:
-        OptionError: an interval of less than a day.
+        OptionError: the interval is less than a day.
 
     >>> TimedCacheReloadTrigger(time(2, 30), interval_days=0)
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ class TimedCacheReloadTrigger:
         return type(self), (self._reload_time, self._interval_days, self._later)
 
     def open(self, context: ReloadContext) -> None:
-        """Set the first reload to the next such time."""
+        """Schedule the first reload for the next such time."""
         self._alarm.open()
         now_ms = context.current_processing_time_ms()
         today = self._day(now_ms)
@@ -79,14 +79,14 @@ class TimedCacheReloadTrigger:
 
     def _day(self, now_ms: int) -> date:
         now = datetime.fromtimestamp(now_ms / 1_000, UTC)
-        return now.astimezone(self._reload_time.tzinfo).date()  # of None: the local zone
+        return now.astimezone(self._reload_time.tzinfo).date()  # None is the local zone
 
     def _at_ms(self, day: date) -> int:
         return int(datetime.combine(day, self._reload_time).timestamp() * 1_000)
 
 
 def parse_iso_time(text: str) -> time:
-    """A time of day in ISO 8601, with an offset or without; a `ValueError` says what is expected.
+    """Parse a time of day in ISO 8601, with or without an offset. A `ValueError` says what is expected.
 
     >>> parse_iso_time("10:15"), parse_iso_time("10:15:30+01:00").utcoffset()
     (datetime.time(10, 15), datetime.timedelta(seconds=3600))

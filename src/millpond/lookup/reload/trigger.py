@@ -1,8 +1,8 @@
-"""When a full cache is loaded again: the interface, and the trigger that reloads every so often.
+"""Triggers, which decide when a full cache is reloaded: the interface, and the periodic trigger.
 
-A trigger is opened with a context through which it sees the time, the watermark, and asks for a
-reload; it never touches the table itself. The invariant: after `close` it asks no more, and reloads
-never overlap, because the next is set when the last has ended.
+A trigger is opened with a context, which tells it the time and the watermark, and takes its requests for reloads.
+It never touches the table itself. The invariant: after `close` it requests no reload. Reloads never overlap,
+because the next one is scheduled when the last has ended.
 
 Source: FLIP-221, `CacheReloadTrigger` and `PeriodicCacheReloadTrigger`.
 """
@@ -16,38 +16,37 @@ from millpond.errors import OptionError
 
 ScheduleMode: TypeAlias = Literal["FIXED_DELAY", "FIXED_RATE"]
 CallLater: TypeAlias = Callable[[int, Callable[[], None]], Callable[[], None]]
-"""Runs an action after so many milliseconds; returns what cancels it."""
+"""Runs an action after a delay in milliseconds. Returns a function that cancels it."""
 
 
 class ReloadContext(Protocol):
-    """What a trigger sees of the table; every method may be called from any thread."""
+    """The table as a trigger sees it. Every method may be called from any thread."""
 
     def current_processing_time_ms(self) -> int:
-        """The time of day, in ms since 1970 UTC."""
+        """Return the time of day, in ms since 1970 UTC."""
 
     def current_watermark_ms(self) -> int | None:
-        """The query's last watermark, in ms since 1970 UTC; None before the first, and where there is no query."""
+        """Return the query's last watermark, in ms since 1970 UTC; None before the first, or without a query."""
 
     def trigger_reload(self) -> Future[None]:
-        """Ask for a reload, which runs in a thread of the table's own.
+        """Request a reload, which runs in a thread of its own.
 
-        The future ends when the reload has; where that failed, it has the error, and the table is still
-        the last good one.
+        The future completes with the reload. If that failed, the future has the error, and the last good table stays.
         """
 
 
 class CacheReloadTrigger(Protocol):
-    """Decides when to reload. One of your own needs these two methods, and must be picklable to be used on Spark."""
+    """Decides when to reload. Your own trigger needs these two methods, and must be picklable for use on Spark."""
 
     def open(self, context: ReloadContext) -> None:
-        """Begin, after the first load."""
+        """Start. Called after the first load."""
 
     def close(self) -> None:
-        """End; safe to call twice."""
+        """Stop. May be called twice."""
 
 
 def call_later(delay_ms: int, action: Callable[[], None]) -> Callable[[], None]:
-    """Run `action` on a daemon thread in `delay_ms`; returns what cancels it."""
+    """Run `action` in a daemon thread after `delay_ms`. Return a function that cancels it."""
     timer = threading.Timer(delay_ms / 1_000, action)
     timer.daemon = True
     timer.start()
@@ -55,7 +54,7 @@ def call_later(delay_ms: int, action: Callable[[], None]) -> Callable[[], None]:
 
 
 class Alarm:
-    """What triggers are made of: at most one action set for later, and none after `close`."""
+    """A timer for triggers: at most one action is scheduled, and none runs after `close`."""
 
     def __init__(self, later: CallLater) -> None:
         self._later = later
@@ -64,18 +63,18 @@ class Alarm:
         self._open = False
 
     def open(self) -> None:
-        """From now on actions may be set."""
+        """Allow actions to be scheduled."""
         with self._lock:
             self._open = True
 
     def set(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_ms`, unless closed until then."""
+        """Run `action` after `delay_ms`, unless it is closed before."""
         with self._lock:
             if self._open:
                 self._cancel = self._later(max(delay_ms, 0), lambda: self._run(action))
 
     def close(self) -> None:
-        """Cancel what is set."""
+        """Cancel the scheduled action and allow no more."""
         with self._lock:
             self._open = False
             if self._cancel is not None:
@@ -90,17 +89,17 @@ class Alarm:
 
 
 class PeriodicCacheReloadTrigger:
-    """Reloads every so often.
+    """Reloads at a fixed interval.
 
     Args:
         interval_ms: milliseconds between reloads.
-        schedule_mode: `"FIXED_DELAY"` counts from the end of the last reload, `"FIXED_RATE"` from
-            when it was due; a reload that takes longer than the interval is followed by the next at
-            once, and what was due meanwhile is left out.
+        schedule_mode: `"FIXED_DELAY"` counts the interval from the end of the last reload, `"FIXED_RATE"` from
+            the time it was due. After a reload longer than the interval, the next follows at once, and the
+            others that were due meanwhile are skipped.
         later: runs an action after a delay.
 
     Raises:
-        OptionError: an interval below 1 ms, or another mode.
+        OptionError: the interval is below 1 ms, or the mode is unknown.
 
     >>> PeriodicCacheReloadTrigger(0)
     Traceback (most recent call last):
@@ -123,7 +122,7 @@ class PeriodicCacheReloadTrigger:
         return type(self), (self._interval_ms, self._schedule_mode, self._later)
 
     def open(self, context: ReloadContext) -> None:
-        """Set the first reload one interval from now."""
+        """Schedule the first reload after one interval."""
         self._alarm.open()
         due_ms = context.current_processing_time_ms() + self._interval_ms
         self._alarm.set(self._interval_ms, lambda: self._fire(context, due_ms))

@@ -1,1 +1,1 @@
-"""What can be looked up in: one module a source. Each is a `LookupFunction`, a `LookupScan`, or both."""
+"""The sources of lookup tables, one per module. Each is a `LookupFunction`, a `LookupScan`, or both."""

@@ -13,12 +13,12 @@ _WHERE = "the scanned table"
 
 
 class TableScan:
-    """An Arrow table, or a function that makes one at every load.
+    """A scan of an Arrow table, or of a function that makes one at every load.
 
     Args:
         table: the table, or a function without arguments that returns it.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
+        columns: the columns of a row; by default every column that is not a key.
 
     >>> airports = TableScan(pa.table({"code": ["JFK"], "city": ["New York"]}), keys=["code"])
     >>> airports.key_schema.names, airports.row_schema.names
@@ -33,7 +33,7 @@ class TableScan:
         self.key_schema, self.row_schema = split_schema(_WHERE, self._read().schema, keys, columns)
 
     def scan(self) -> pa.Table:
-        """The declared columns of the table as it is now."""
+        """Return the declared columns of the present table."""
         table = self._read()
         expression = arrow_filter(self.conditions)
         if expression is not None:
@@ -41,7 +41,7 @@ class TableScan:
         return declared_columns(_WHERE, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same table with fewer columns and rows."""
+        """Return a scan of the same table with fewer columns and rows. No condition remains."""
         return narrow_copy(self, columns, where), ()
 
     def _read(self) -> pa.Table:

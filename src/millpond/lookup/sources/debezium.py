@@ -1,9 +1,8 @@
-"""Which keys a change event of Debezium concerns.
+"""Finds the keys that Debezium's change events concern, to invalidate them in a partial cache.
 
-Beside a partial cache that is told of changes. An event is the JSON of one message's value, with or without its
-schema around it (`payload`). The invariant: **the keys before and after the change are both told**, as an update
-of a key column takes rows from one key to another. A message without a value is the tombstone behind a deletion,
-which says nothing new.
+An event is the JSON of one message's value, with or without its schema around it (`payload`). The invariant: **the
+keys before and after the change are both returned**, because an update of a key column moves rows from one key to
+another. A message without a value is the tombstone after a deletion, and is skipped.
 
 Source: Debezium, "change events": `op`, `before` and `after`.
 """
@@ -23,15 +22,15 @@ _TRUNCATE, _MESSAGE = "t", "m"
 
 
 def changed_keys(messages: Iterable[str | bytes | None], key_schema: pa.Schema) -> list[Key] | None:
-    """The keys that the events concern, each once; None where a table was emptied, which concerns all.
+    """Return the distinct keys that the events concern; None if the table was truncated, which concerns all keys.
 
     Args:
-        messages: the values of the messages, as JSON.
-        key_schema: the key columns, which have the names of the database's: whole numbers, booleans or strings.
+        messages: the values of the messages, as JSON; None is a tombstone.
+        key_schema: the key columns, named as in the database: whole numbers, booleans or strings.
 
     Raises:
-        DataError: a message is no change event, or lacks a key column; the database tells the columns of a row that
-            was deleted or updated if its replica identity, or binlog, has them.
+        DataError: a message is not a change event, or lacks a key column. Events of deleted or updated rows have those
+            columns that the database's replica identity, or binlog, includes.
         OptionError: a key column has a type whose form in the events depends on Debezium's settings.
 
     >>> event = '{"before": {"code": "JFK", "gate": 1}, "after": {"code": "EWR", "gate": 1}, "op": "u"}'

@@ -1,7 +1,7 @@
-"""The columns that a scanned table was declared to have, and the table that was read, brought together.
+"""Checks that a scanned table has the declared columns, and converts it to the declared types.
 
-The invariant: what leaves here has exactly the declared columns and types; a table that has become
-another is an error that names the column.
+The invariant: every table that leaves this module has exactly the declared columns and types. A table that
+has changed is an error that names the column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from millpond.lookup.functions.keys import check_key_types
 def split_schema(
     where: str, schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | None
 ) -> tuple[pa.Schema, pa.Schema]:
-    """The columns of keys and of rows, by default all that are no key; a `DataError` names one that is not there."""
+    """Return the key columns and the row columns, by default all that are not keys. `DataError` names a missing one."""
     names = [name for name in schema.names if name not in keys] if columns is None else list(columns)
     for name in (*keys, *names):
         if name not in schema.names:
@@ -27,12 +27,12 @@ def split_schema(
 
 
 def declared_schema(key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Schema:
-    """Every declared column once, keys first."""
+    """Return a schema with every declared column once, keys first."""
     return pa.schema(list({field.name: field for field in (*key_schema, *row_schema)}.values()))
 
 
 def declared_names(where: str, there: Sequence[str], key_schema: pa.Schema, row_schema: pa.Schema) -> list[str]:
-    """The names of these columns; a `DataError` says which are not `there`."""
+    """Return the names of the declared columns. A `DataError` names those that are not in `there`."""
     names: list[str] = declared_schema(key_schema, row_schema).names
     missing = [name for name in names if name not in there]
     if missing:
@@ -44,7 +44,7 @@ def declared_names(where: str, there: Sequence[str], key_schema: pa.Schema, row_
 
 
 def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_schema: pa.Schema) -> pa.Table:
-    """The columns that were declared, each once and of the declared type, of a table just read."""
+    """Return the declared columns of a table, each once and in its declared type."""
     names = declared_names(where, table.column_names, key_schema, row_schema)
     try:
         return table.select(names).cast(declared_schema(key_schema, row_schema))
@@ -55,7 +55,7 @@ def declared_columns(where: str, table: pa.Table, key_schema: pa.Schema, row_sch
 def batch_of_rows(
     where: str, found: Mapping[Key, Rows], key_schema: pa.Schema, row_schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The rows of some keys as a piece of a scan; a column that is both is the key's."""
+    """Return the rows of some keys as a batch of a scan. A column of both key and row gets the key's value."""
     names = [*row_schema.names, *key_schema.names]
     rows = [(*row, *key) for key, rows in found.items() for row in rows]
     columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
@@ -73,7 +73,7 @@ def _plain(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def _plain_type(given: pa.DataType) -> pa.DataType:
-    """The type without the encodings that only save memory in the file."""
+    """Return the type without dictionary, view and large encodings, which only concern storage."""
     types = pa.types
     if types.is_dictionary(given):
         return _plain_type(given.value_type)

@@ -16,17 +16,17 @@ from millpond.masking import masked, tellable
 
 
 class DeltaScan:
-    """A Delta table, at its newest version at every load.
+    """A scan of a Delta table. Every load reads the newest version.
 
     Args:
         uri: the table's folder: a path, or a URI such as `s3://bucket/planes`.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
+        columns: the columns of a row; by default every column that is not a key.
         storage_options: credentials and the like, as `deltalake.DeltaTable` takes them.
 
     Raises:
         UnavailableError: the table cannot be read.
-        DataError: it has not the declared columns.
+        DataError: it does not have the declared columns.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DeltaScan:
         self.key_schema, self.row_schema = split_schema(self._where, schema, keys, columns)
 
     def scan(self) -> pa.Table:
-        """The declared columns of the newest version."""
+        """Return the declared columns of the newest version."""
         delta = self._table()
         there = pa.schema(delta.schema().to_arrow()).names
         names = declared_names(self._where, there, self.key_schema, self.row_schema)
@@ -55,11 +55,11 @@ class DeltaScan:
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def version(self) -> int:
-        """The table's newest version."""
+        """Return the number of the table's newest version."""
         return int(self._table().version())
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same table, of which fewer columns and rows are read."""
+        """Return a scan of the same table that reads fewer columns and rows. No condition remains."""
         return narrow_copy(self, columns, where), ()
 
     @property

@@ -1,7 +1,7 @@
-"""Files of tables as the source of a full cache: Parquet, CSV, Arrow, ORC, on disks and object stores.
+"""Table files as the source of a full cache: Parquet, CSV, Arrow and ORC, on disks and object stores.
 
-The invariant: a file is read anew at every load, and one that cannot be read to its end gives no table.
-Columns and conditions go down into the reader, which skips what it can.
+The invariant: every load reads the files again, and a file that cannot be read to its end gives no table.
+Columns and conditions are pushed down to the reader, which skips what it can.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,20 +32,20 @@ _FORMATS: dict[str, FileFormat] = {
 
 
 class FileScan:
-    """A file, or a folder of files of one schema, read anew at every load.
+    """A scan of a file, or of a folder of files with one schema. Every load reads the files again.
 
     Args:
         path: the file or folder, or a URI such as `s3://bucket/planes`.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
-        format: `"parquet"`, `"csv"`, `"arrow"` or `"orc"`; by the suffix of the file if None.
-        types: the types of columns for which the file does not tell them, or tells them wrong: a column
-            of a CSV file that looks like a number but is none, such as a post code.
+        columns: the columns of a row; by default every column that is not a key.
+        format: `"parquet"`, `"csv"`, `"arrow"` or `"orc"`; None goes by the suffix of the file.
+        types: the types of columns whose type the file does not give or gets wrong, such as a post code in a
+            CSV file, which looks like a number.
 
     Raises:
-        OptionError: the format is not known.
+        OptionError: the format is unknown.
         UnavailableError: the file cannot be read.
-        DataError: it has not the declared columns, or is not of its format.
+        DataError: it does not have the declared columns, or is not of its format.
 
     For example, `FileScan("airports.csv", keys=["code"], types={"zip": pa.string()})`.
     """
@@ -73,11 +73,11 @@ class FileScan:
         self.key_schema, self.row_schema = split_schema(self._where, self._schema(), keys, columns)
 
     def scan(self) -> pa.Table:
-        """The declared columns of the files as they are now."""
+        """Return the declared columns of the present files."""
         return self.scan_batches().read_all()
 
     def scan_batches(self) -> pa.RecordBatchReader:
-        """The same, read in pieces."""
+        """Return what `scan` does, in batches."""
         schema = declared_schema(self.key_schema, self.row_schema)
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 
@@ -85,7 +85,7 @@ class FileScan:
         try:
             files = self._dataset()
             names = declared_names(self._where, files.schema.names, self.key_schema, self.row_schema)
-            # One piece ahead: what was read and is not written yet is in memory beside the table.
+            # Read only one batch ahead, because batches that are not written yet take additional memory.
             scanner = files.scanner(
                 columns=names, filter=arrow_filter(self.conditions), batch_readahead=1, fragment_readahead=1
             )
@@ -96,7 +96,7 @@ class FileScan:
             raise self._unreadable(error) from tellable(error)
 
     def version(self) -> tuple[tuple[Any, ...], ...]:
-        """Path, size, time of change and, on local disks, inode of every file."""
+        """Return path, size, modification time and, on local disks, inode of every file."""
         try:
             files = self._dataset()
             found = files.filesystem.get_file_info(files.files)
@@ -108,7 +108,7 @@ class FileScan:
             raise self._unreadable(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same files, of which fewer columns and rows are read."""
+        """Return a scan of the same files that reads fewer columns and rows. No condition remains."""
         return narrow_copy(self, columns, where), ()
 
     def _schema(self) -> pa.Schema:
@@ -119,14 +119,14 @@ class FileScan:
         return pa.schema([field.with_type(self._types.get(field.name, field.type)) for field in schema])
 
     def _dataset(self) -> "ds.Dataset":
-        # Here, because it loads pandas where that is installed: a quarter of a second that other sources need not pay.
+        # Imported here, because it also loads pandas if installed: a quarter of a second that other sources can save.
         import pyarrow.dataset as ds
         from pyarrow import csv
 
         kind = self._format
         if kind == "csv":
-            # Types are told to the reader: a cast afterwards would not bring leading zeros back. An empty cell is null,
-            # an empty string is written in quotes.
+            # The reader needs the types: a later cast would not restore leading zeros. An empty cell is null, and a
+            # quoted one is an empty string.
             options = csv.ConvertOptions(
                 column_types=self._types, strings_can_be_null=True, quoted_strings_can_be_null=False
             )

@@ -1,10 +1,11 @@
 """A web service that answers in JSON, as a lookup source and as a scan.
 
 The rows of a key are at a URL made from the key, such as `https://shop/planes/{tailnum}`: one object,
-a list of objects, or status 404 for none. Where the service answers for many keys at once, one POST
-asks for a whole batch.
+a list of objects, or status 404 for none. If the service can answer for many keys, one POST requests a
+whole batch.
 
-The invariant: no row is said only where the service says so, by 404, by an empty list or null.
+The invariant: a key has no rows only if the service says so, by 404, an empty list or null. In the answer to
+a POST, a key that is left out has no rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,31 +26,32 @@ from millpond.lookup.sources.values import readers
 from millpond.masking import masked, split_url
 
 RowsOf: TypeAlias = Callable[[Any], Any]
-"""Takes the rows out of a decoded body: an object, a list of objects, or None for none."""
+"""Takes the rows out of a decoded body. Returns an object, a list of objects, or None for no rows."""
 
 
 class HttpLookup(LookupFunction):
     """Rows of a JSON service by key; thread-safe.
 
-    One request at a time; `ThreadedLookup(HttpLookup(...), threads=16)` has many under way.
+    It makes one request at a time; `ThreadedLookup(HttpLookup(...), threads=16)` makes many.
 
-    - Delivery: one GET a key, or one POST a batch of keys. Freshness: what the service answers.
-      Recovery: a lost connection is opened again.
+    - Delivery: one GET per key, or one POST per batch of keys.
+    - Freshness: what the service answers.
+    - Recovery: a lost connection is opened again.
 
     Args:
-        url: where the rows of a key are, with every key column in braces.
+        url: the URL of a key's rows, with every key column in braces.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row: members of the JSON objects.
-        rows: takes the row objects out of a body; by default the body is one or a list of them.
-        batch_url: where many keys can be asked for at once: POST `{"keys": [{"tailnum": "N1"}, …]}`,
-            answered by a list of objects with the key columns and the row's.
+        rows: takes the row objects out of a body; by default the body is one object or a list of objects.
+        batch_url: the URL for many keys. The request is POST `{"keys": [{"tailnum": "N1"}, …]}`, and the answer a
+            list of objects with the columns of the key and the row.
         headers: sent with every request, such as an `Authorization`.
-        timeout_ms: how long the service may take.
+        timeout_ms: the longest wait for a connection, and for the next part of an answer.
 
     Raises:
-        OptionError: the URL has not exactly the key columns, or a type cannot be read from JSON.
-        UnavailableError: the service does not answer, is overloaded or fails (429, 5xx).
-        DataError: it refuses, or answers with something else than such rows.
+        OptionError: the URL does not have exactly the key columns, or a type cannot be read from JSON.
+        UnavailableError: the service does not answer, is overloaded or fails (408, 425, 429, 5xx).
+        DataError: the service refuses the request, or its answer does not have such rows.
 
     >>> HttpLookup("http://localhost/planes/{tail}", pa.schema([("tailnum", pa.string())]), pa.schema([]))
     Traceback (most recent call last):
@@ -94,7 +96,7 @@ class HttpLookup(LookupFunction):
 
     @property
     def batched(self) -> bool:
-        """Whether there is a URL for many keys."""
+        """Whether `batch_url` is given."""
         return self._batch_url is not None
 
     def close(self) -> None:
@@ -102,7 +104,7 @@ class HttpLookup(LookupFunction):
         self._client.close()
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key, by a GET."""
+        """Return the rows of one key, by a GET."""
         values = zip(self.key_schema.names, self._plain(keys), strict=True)
         quoted = {name: _quoted(value) for name, value in values}
         path = "/".join(self._segment(*segment, quoted) for segment in self._segments)
@@ -110,7 +112,7 @@ class HttpLookup(LookupFunction):
         return [self._objects.row(thing) for thing in _listed(self._client.get(target), self._rows)]
 
     def _segment(self, segment: str, has_key: bool, quoted: Mapping[str, str]) -> str:
-        """A part of the path between two slashes, which a key may fill but not leave."""
+        """Fill in a part of the path between two slashes. A key may not lead to another path."""
         if not has_key:
             return segment.format()
         filled = segment.format(**quoted)
@@ -123,7 +125,7 @@ class HttpLookup(LookupFunction):
         return filled
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, by one POST where the service has a URL for it."""
+        """Return the rows of every key, by one POST if there is a `batch_url`."""
         if self._batch_url is None:
             return super().lookup_many(keys)
         asked = [dict(zip(self.key_schema.names, self._plain(key), strict=True)) for key in keys]
@@ -141,16 +143,16 @@ class HttpScan:
     """A whole table that a JSON service gives at one URL, for a full cache.
 
     Args:
-        url: where it is.
+        url: the URL of the table.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row.
         rows: takes the list of row objects out of the body; by default the body is that list.
         headers: sent with the request.
-        timeout_ms: how long the service may take.
+        timeout_ms: the longest wait for a connection, and for the next part of the answer.
 
     Raises:
         UnavailableError: the service does not answer, is overloaded or fails.
-        DataError: it refuses, or answers with something else than such rows.
+        DataError: the service refuses the request, or its answer does not have such rows.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class HttpScan:
         self.row_schema = row_schema
 
     def scan(self) -> pa.Table:
-        """The whole table; nothing at that URL is an error and not an empty table."""
+        """Return the whole table. Status 404 or a null body is an error, not an empty table."""
         body = self._client.get(_target(self._url))
         self._client.close()
         if body is None:
@@ -188,7 +190,7 @@ class HttpScan:
             raise DataError(f"{masked(self._url)}: a value does not fit its declared type: {error}") from error
 
     def version(self) -> str | None:
-        """The table's ETag, or when it was last modified, if the service answers a HEAD request with one of them."""
+        """Return the table's strong ETag or its Last-Modified, as a HEAD request gives them; None without either."""
         version = self._client.version(_target(self._url))
         self._client.close()
         return version
@@ -198,7 +200,7 @@ class HttpScan:
 
 
 class _Objects:
-    """Makes rows of JSON objects."""
+    """Converts JSON objects to rows."""
 
     def __init__(self, where: str, schema: pa.Schema) -> None:
         self._where = where
@@ -221,7 +223,7 @@ def _listed(body: Any, rows: RowsOf | None) -> list[Any]:
 
 
 def _columns(template: str) -> list[str]:
-    """The names in braces."""
+    """Return the names in braces."""
     try:
         return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""JSON over HTTP with the standard library: connections that are kept, a time-out, and typed failures.
+"""JSON over HTTP with the standard library: kept connections, a time-out, and typed failures.
 
-The invariant: a body comes back whole from a status 200, None from a 404, and everything else raises:
-an `UnavailableError` where trying again can help (no connection, time-out, 408, 425, 429, 5xx).
+The invariant: status 200 gives the whole body, 404 gives None, and everything else raises. If trying again
+can help, it is an `UnavailableError` (no connection, time-out, 408, 425, 429, 5xx).
 
-A kept connection may have been closed by the server meanwhile, which shows only when it is used; then
-the request is made once more on a new one, as what we ask for changes nothing.
+The server may have closed a kept connection meanwhile, which shows only when it is used. Then the request is
+sent again on a new connection. This is safe, because the requests change nothing.
 """
 
 import threading
@@ -23,12 +23,12 @@ _OK, _NOT_FOUND, _SERVER_ERROR = 200, 404, 500
 
 
 class JsonClient:
-    """Asks one server; thread-safe, with one connection for each thread that asks at the same time.
+    """Sends requests to one server; thread-safe, with one connection for each concurrent request.
 
     Args:
-        url: a URL of the server: scheme, host and port are taken from it.
+        url: any URL of the server; only its scheme, host and port are used.
         headers: sent with every request.
-        timeout_ms: how long the server may take to let us in, and between two pieces of its answer.
+        timeout_ms: the longest wait for a connection, and for the next part of an answer.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_ms: int) -> None:
@@ -44,29 +44,29 @@ class JsonClient:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the connections."""
+        """Return everything but the connections, for another process."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_idle", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _idle=[], _lock=threading.Lock())
 
     def close(self) -> None:
-        """Close the connections that nobody uses now."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def get(self, target: str) -> Any:
-        """The decoded body at a path and query; None where there is nothing."""
+        """Return the decoded body at a path and query; None for status 404."""
         return self._ask("GET", target, None)
 
     def post(self, target: str, body: Any) -> Any:
-        """The decoded answer to a JSON body; None where there is nothing."""
+        """Send a JSON body and return the decoded answer; None for status 404."""
         return self._ask("POST", target, msgspec.json.encode(body))
 
     def version(self, target: str) -> str | None:
-        """The strong ETag, or else the time of the last change, of what is at a path and query; None without either."""
+        """Return the strong ETag at a path and query, or else Last-Modified; None without either."""
         response, _ = self._answer("HEAD", target, None)
         etag = response.getheader("ETag")
         known = etag if etag and not etag.startswith("W/") else response.getheader("Last-Modified")

@@ -28,19 +28,20 @@ _PREDICATES = {
 
 
 class IcebergScan:
-    """An Iceberg table of a catalog, at its newest snapshot at every load.
+    """A scan of an Iceberg table of a catalog. Every load reads the newest snapshot.
 
     Args:
-        catalog: the name of the catalog, as pyiceberg's configuration knows it.
+        catalog: the catalog's name in pyiceberg's configuration.
         table: the table's identifier, such as `flights.planes`.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
-        properties: the catalog's properties, beside or instead of the configuration: `type`, `uri`, `warehouse` …
+        columns: the columns of a row; by default every column that is not a key.
+        properties: the catalog's properties, in addition to the configuration or instead of it: `type`, `uri`,
+            `warehouse` …
 
     Raises:
         OptionError: the catalog has no such table.
         UnavailableError: the catalog or the table's files cannot be read.
-        DataError: it has not the declared columns.
+        DataError: it does not have the declared columns.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class IcebergScan:
         self.key_schema, self.row_schema = split_schema(self._where, self._load().schema().as_arrow(), keys, columns)
 
     def scan(self) -> pa.Table:
-        """The declared columns of the newest snapshot."""
+        """Return the declared columns of the newest snapshot."""
         iceberg = self._load()
         names = declared_names(self._where, iceberg.schema().column_names, self.key_schema, self.row_schema)
         try:
@@ -69,12 +70,12 @@ class IcebergScan:
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def version(self) -> int | None:
-        """The newest snapshot's id; None before the first."""
+        """Return the id of the newest snapshot; None before the first."""
         snapshot = self._load().current_snapshot()
         return None if snapshot is None else int(snapshot.snapshot_id)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same table, of which fewer columns and rows are read."""
+        """Return a scan of the same table that reads fewer columns and rows. No condition remains."""
         return narrow_copy(self, columns, where), ()
 
     @property
@@ -108,7 +109,7 @@ def _row_filter(given: Conditions) -> Any:
 
     def predicate(condition: Condition) -> Any:
         checked = getattr(expressions, _PREDICATES[condition.operator])(condition.column, condition.value)
-        # To Iceberg a null differs from everything, so it has to be told that nulls fulfil no condition.
+        # In Iceberg a null is not equal to any value, so these two would keep nulls, which fulfil no condition here.
         if condition.operator in ("!=", "not in"):
             return expressions.And(checked, expressions.NotNull(condition.column))
         return checked

@@ -1,7 +1,7 @@
-"""The JSON that a source gives: decoded, or refused as data that is none.
+"""Decodes the JSON of a source, or raises a `DataError`.
 
-What a source says is not trusted: it may be no text, nested deeper than Python reads, or have numbers that
-no column holds.
+Data from a source is not trusted: it may not be text, be nested deeper than Python can read, or have numbers that no
+column can hold.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ _SHOWN_CHARACTERS = 200
 
 
 def decoded_json(where: str, text: bytes) -> Any:
-    """What JSON says.
+    """Decode JSON.
 
     Args:
-        where: names the source, for errors.
-        text: what it gave.
+        where: the source's name in errors.
+        text: the JSON.
 
     Raises:
-        DataError: it is not JSON, or nested too deep.
+        DataError: it is not JSON, or nested too deeply.
 
     >>> decoded_json("planes", b'{"year": 1999}')
     {'year': 1999}
@@ -37,10 +37,10 @@ def decoded_json(where: str, text: bytes) -> Any:
 
 
 def shown(value: object) -> str:
-    """The beginning of a value, for an error; its type where it cannot be printed."""
+    """Return the beginning of a value's text, for an error; its type if the value cannot be printed."""
     try:
         text = masked(repr(value))
     except (ValueError, RecursionError):
-        # Of an integer of thousands of digits, or lists in lists.
+        # An integer of thousands of digits, or deeply nested lists.
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -1,15 +1,15 @@
 """A table in Millpond's own KV store as a lookup source.
 
-What `write_kv_table` wrote: one row of the store per key, under the key's values in MessagePack, with
-the rows of that key and the names of their columns. So another process finds them through LMDB in
-microseconds, without a server.
+`write_kv_table` writes one row of the store per key. Its key is the table key's values in MessagePack, and its value
+has the rows of that key and the names of their columns. With LMDB, another process finds them in microseconds and
+without a server.
 
-The invariant: the columns are stored with the rows. A source that declares others than were written
-is an error, and never values under the wrong names.
+The invariant: the column names are stored with the rows. If a source declares a column that was not written, that is
+an error; values never appear under the wrong name.
 
-A value is sealed: format version (1 byte), CRC-32 (4 bytes), body. The checksum begins from the dataset and
-the key, so that a value under another key is refused as well as an altered one. Values of format 1, which
-had no seal, are still read; their first byte is that of a MessagePack list.
+A value has a format version (1 byte), a CRC-32 (4 bytes) and a body. The checksum covers the dataset, the key and the
+body. So it finds altered values, and values under the wrong key. Values of format 1 have no version or checksum. They
+can still be read, and are recognized by their first byte, which begins a MessagePack list.
 """
 
 import struct
@@ -42,19 +42,20 @@ class _Stored(msgspec.Struct, array_like=True):
 class KvLookup(LookupFunction):
     """Rows of a dataset that `write_kv_table` wrote; also a scan, for a full cache.
 
-    - Delivery: one read of the store per batch of keys. Freshness: what was written last. Recovery:
-      the store's.
+    - Delivery: one read of the store per batch of keys.
+    - Freshness: the latest write.
+    - Recovery: that of the store.
 
     Args:
-        store: where the dataset is. The store stays open when the lookup closes.
-        dataset: its name.
+        store: the store with the dataset. It stays open when the lookup closes.
+        dataset: the dataset's name.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row.
 
     Raises:
         UnavailableError: the store does not answer.
-        DataError: the dataset has other columns, or was written by something else.
-        CorruptionError: a value is torn or altered, or of another key.
+        DataError: the dataset has other columns, or was not written by `write_kv_table`.
+        CorruptionError: a value is torn, altered, or belongs to another key.
 
     >>> from millpond.kv import MemoryStore
     >>> store = MemoryStore()
@@ -76,11 +77,11 @@ class KvLookup(LookupFunction):
         self._plain = PlainKeys(key_schema)
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, by one read."""
+        """Return the rows of every key, by one read."""
         encoded = [_encoded(self._plain(key)) for key in keys]
         found = self._store.get_many([Get(self._dataset, key) for key in encoded])
         return {
@@ -89,15 +90,15 @@ class KvLookup(LookupFunction):
         }
 
     def scan(self) -> pa.Table:
-        """The whole dataset. What is written while it is read may be in it or not.
+        """Return the whole dataset. Rows that are written during the scan may be included or not.
 
         Raises:
-            OptionError: the store cannot be walked over.
+            OptionError: the store cannot list its keys.
         """
         return self.scan_batches().read_all()
 
     def scan_batches(self) -> pa.RecordBatchReader:
-        """The same, some keys at a time."""
+        """Return what `scan` does, in batches of keys."""
         if not isinstance(self._store, WalkableStore):
             raise OptionError(
                 f"{self._where}: a {type(self._store).__name__} cannot be walked over (it has no next_keys), "
@@ -167,21 +168,21 @@ class KvLookup(LookupFunction):
 def write_kv_table(
     store: KVStore, dataset: str, table: pa.Table, keys: Sequence[str], columns: Sequence[str] | None = None
 ) -> None:
-    """Write a table for `KvLookup`; keys that are there already get the new rows, other keys stay.
+    """Write a table for `KvLookup`. Existing keys get the new rows; other keys of the dataset stay.
 
     Args:
-        store: where to.
-        dataset: its name there.
-        table: the rows; those with a null in a key column are left out, as nothing could find them.
+        store: the store to write to.
+        dataset: the dataset's name.
+        table: the rows. Those with a null in a key column are left out, because no lookup could find them.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
+        columns: the columns of a row; by default every column that is not a key.
 
     Raises:
-        DataError: a column is not there, or a value is too large for the store.
+        DataError: a column does not exist, or a value is too large for the store.
     """
     where = f"KV dataset {dataset!r}"
     key_schema, row_schema = split_schema(where, table.schema, keys, columns)
-    readers(where, row_schema)  # refuses types that could not be read back
+    readers(where, row_schema)  # raises for types that could not be read back
     declared = declared_columns(where, table, key_schema, row_schema)
     rows_by_key: dict[Key, list[list[Any]]] = {}
     key_columns = [declared.column(name).to_pylist() for name in key_schema.names]
@@ -199,7 +200,7 @@ def write_kv_table(
 
 
 def _encoded(key: Key) -> bytes:
-    """Times in UTC, decimals and dates as text: equal keys of the columns' own types are equal bytes."""
+    """Encode a key, with times in UTC, decimals and dates as text. Equal keys of one type give equal bytes."""
     return msgspec.msgpack.encode(key)
 
 

@@ -1,16 +1,17 @@
-"""A table in PostgreSQL through psycopg: prepared queries, binary answers, connections that are kept.
+"""A table in PostgreSQL through psycopg: prepared queries, binary answers and kept connections.
 
-Behind `SqlLookup`. A batch of keys is one query, which joins the table with `unnest` of one array for each
-key column. Its text does not depend on the number of keys, so it is prepared once a connection; and the
-plan is the generic one, as planning for thousands of given keys takes longer than looking them up. Keys
-go in sorted, so that the index is read from one end to the other.
+`SqlLookup` uses it. A batch of keys is one query, which joins the table with `unnest` of one array for each
+key column. The query's text does not depend on the number of keys, so it is prepared once per connection. Its
+plan is the generic one, because planning for thousands of given keys would take longer than the lookup. Keys
+are sent sorted, so that the index is read in order.
 
-The invariant: **a row says which key it belongs to** (`with ordinality`), so that nothing is matched again.
-Where the database calls keys equal that differ (a collation, padding), they are read back and compared.
+The invariant: **each row comes with the number of its key** (`with ordinality`), so rows need not be matched with
+keys. If the database may treat different keys as equal (a collation, padding), the keys are read back and compared.
 
-No connection is opened before the first query: the description of the table travels with the source.
-Nothing asks whether a connection lives. One that was kept and turns out to be broken is replaced, with all
-that idle, and the query is sent again, which is safe as it changes nothing.
+A copy of the source in another process opens no connection before its first query, because the description of the
+table is pickled with it. Connections are not tested before use. If a kept connection turns out to be broken, it is
+closed together with all idle ones, and the query is sent again on a new one. This is safe, because a query changes
+nothing.
 """
 
 import threading
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROWS_A_FETCH = 5_000
-"""How many rows a scan has in Python at a time."""
+"""The number of rows that a scan fetches as Python objects at a time."""
 
 _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "in": "= any", "not in": "<> all"}
 
@@ -64,22 +65,22 @@ _COLUMNS = """
 
 @dataclass(frozen=True)
 class _Described:
-    """What is known of the table's columns: their types, and those of the catalog's that are keys."""
+    """The table's columns: how each is read, and the catalog's type names of the key columns."""
 
     columns: dict[str, SqlType]
     type_names: dict[str, str]
 
 
 class PostgresqlTable:
-    """One table, with the columns that are asked for by key.
+    """One table, with its key columns and the columns to read.
 
     Args:
-        url: SQLAlchemy's URL or libpq's.
-        table: its name, `schema.table` where it is not in the search path.
+        url: a URL of SQLAlchemy or libpq.
+        table: its name, as `schema.table` if it is not in the search path.
         keys: the key columns.
         columns: the columns of a row.
-        conditions: what rows must fulfil.
-        timeout_ms: how long the database may take to let us in, or to answer a query.
+        conditions: the conditions that rows must fulfil.
+        timeout_ms: the longest wait for a connection, and for the answer to a query.
     """
 
     def __init__(
@@ -102,26 +103,26 @@ class PostgresqlTable:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the connections."""
+        """Return everything but the connections, for another process."""
         return {name: value for name, value in vars(self).items() if name not in ("_idle", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _idle=[], _lock=threading.Lock())
 
     def open(self) -> None:
-        """Check the table and its columns, if that is not known yet."""
+        """Check the table and its columns, unless they are known already."""
         if self._described is None:
             self._described = self._ask(self._describe)
 
     def close(self) -> None:
-        """Close the connections that nobody uses now."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """The key columns and the columns of a row, with their Arrow types."""
+        """Return the key columns and the columns of a row, with their Arrow types."""
         types = self._types()
         key_schema, row_schema = (
             pa.schema([(name, types[name].arrow) for name in names]) for names in (self._keys, self._columns)
@@ -143,13 +144,13 @@ class PostgresqlTable:
         return key_schema, row_schema
 
     def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "PostgresqlTable":
-        """The same table with fewer columns and other conditions, which knows what this one knows of it."""
+        """Return the same table with fewer columns and other conditions. It shares this one's description."""
         narrow = copy(self)
         vars(narrow).update(_columns=tuple(columns), _conditions=conditions)
         return narrow
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys, given as one array of the column's own type for each key column."""
+        """Return the rows of distinct keys, given as one array of the column's type for each key column."""
         self.open()
         asked, numbers = self._asked(keys)
         query, columns = self._lookup_query()
@@ -163,7 +164,7 @@ class PostgresqlTable:
         return self._checked(asked, found, of_rows, numbers)
 
     def scan_batches(self) -> Iterator[pa.RecordBatch]:
-        """Every row, keys first, through a cursor that the server keeps."""
+        """Yield every row, keys first, through a server-side cursor."""
         key_schema, row_schema = self.schemas()
         names = declared_schema(key_schema, row_schema).names
         psycopg = _psycopg()
@@ -182,7 +183,7 @@ class PostgresqlTable:
             connection.close()
 
     def version(self, changed_by: str) -> tuple[Any, ...]:
-        """The greatest value of a column, and the number of rows."""
+        """Return the greatest value of a column, and the number of rows."""
         query = f"select max({self._quoted(changed_by)})::text, count(*) from {self._quoted(self._table)}".replace(
             "%%", "%"
         )
@@ -190,14 +191,14 @@ class PostgresqlTable:
         return tuple(row)
 
     def explain(self, keys: Sequence[pa.Array]) -> str:
-        """How the database would look these keys up."""
+        """Return the database's plan for a lookup of these keys."""
         self.open()
         asked, _ = self._asked(keys)
         query = f"explain {self._lookup_query()[0]}"
         return "\n".join(line for (line,) in self._ask(lambda connection: self._run(connection, query, asked))[0])
 
     def _asked(self, keys: Sequence[pa.Array]) -> tuple[list[pa.Array], Any]:
-        """The keys that can exist, sorted by their first column, and their numbers."""
+        """Return the keys that can exist, sorted by their first column, and their numbers."""
         assert self._described is not None  # noqa: S101 - the caller has opened it
         wanted = np.ones(len(keys[0]), np.bool_)
         for column, name in zip(keys, self._keys, strict=True):
@@ -211,7 +212,7 @@ class PostgresqlTable:
         return [column.take(order) for column in keys], numbers
 
     def _lookup_query(self) -> tuple[str, list[str]]:
-        """The query for a batch of keys, and the columns that it reads behind the number of the key."""
+        """Return the query for a batch of keys, and the columns that it reads after the number of the key."""
         types = self._types()
         checked = [name for name in self._keys if types[name].read_back != "never"]
         names = list(dict.fromkeys([*self._columns, *checked]))
@@ -245,7 +246,7 @@ class PostgresqlTable:
         return self._types()[name].read.replace("{}", f"t.{self._quoted(name)}")
 
     def _quoted(self, name: str) -> str:
-        """A name, or a schema and a name, as SQL writes it."""
+        """Quote a name, or a schema and a name, for SQL."""
         schema, _, last = name.rpartition(".") if name == self._table else ("", "", name)
         return ".".join('"' + part.replace('"', '""').replace("%", "%%") + '"' for part in (schema, last) if part)
 
@@ -262,7 +263,7 @@ class PostgresqlTable:
             return cursor.fetchall(), [column.type_code for column in cursor.description or ()]
 
     def _checked(self, asked: Sequence[pa.Array], found: pa.RecordBatch, of_rows: Any, numbers: Any) -> FoundColumns:
-        """The rows whose keys, where they were read back, are the ones that were asked for."""
+        """Return the rows whose keys, if they were read back, are the requested ones."""
         types = self._types()
         kept = np.ones(len(of_rows), np.bool_)
         for column, name in zip(asked, self._keys, strict=True):
@@ -328,7 +329,7 @@ class PostgresqlTable:
         )
 
     def _ask(self, question: "Callable[[Connection[Any]], T]") -> T:
-        """What a question gives over a connection that was kept, or if that is broken, over a new one."""
+        """Run a question over a kept connection, or over a new one if that is broken. Return its result."""
         psycopg = _psycopg()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -336,7 +337,7 @@ class PostgresqlTable:
             try:
                 return self._put_back(connection, question)
             except (psycopg.OperationalError, psycopg.errors.FeatureNotSupported) as error:
-                # A plan that was prepared before a column changed its type is refused as not supported.
+                # PostgreSQL rejects a plan prepared before a column changed its type as "not supported".
                 stale = isinstance(error, psycopg.errors.FeatureNotSupported)
                 if not stale and not connection.broken:
                     raise self._failed(error) from tellable(error)
@@ -377,7 +378,7 @@ class PostgresqlTable:
         return connection
 
     def _failed(self, error: Exception) -> Exception:
-        """The error to raise for one of psycopg's: one that is tried again, or one that is not."""
+        """Return the error to raise for one of psycopg: `UnavailableError` is tried again, `DataError` is not."""
         psycopg = _psycopg()
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return UnavailableError(f"{self._where}: the database did not answer: {masked(error)}")
@@ -389,21 +390,21 @@ class PostgresqlTable:
         try:
             given = psycopg.conninfo.conninfo_to_dict(self._url)
         except psycopg.ProgrammingError as error:
-            # Not `from` it: libpq quotes what it cannot read, a password among it.
+            # `from None`, because libpq quotes the text that it cannot read, which may be a password.
             raise OptionError(f"{masked(self._url)} is no URL of PostgreSQL: {masked(error)}") from None
         return f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}, table {self._table!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class _BinaryArray:
-    """A parameter that is encoded already, and the type of what it is."""
+    """An encoded parameter, and the OID of its type."""
 
     data: bytes
     oid: int
 
 
 def _register(connection: "Connection[Any]") -> None:
-    """Teach a connection to send binary arrays as they are, under their own type."""
+    """Make a connection send binary arrays unchanged, with their own type."""
     adapt, pq = _psycopg().adapt, _psycopg().pq
 
     class ArrayDumper(adapt.Dumper):  # type: ignore[misc,name-defined]  # the base comes with psycopg

@@ -1,12 +1,12 @@
-"""What PostgreSQL's types are in Arrow, and how keys of them travel.
+"""The Arrow types of PostgreSQL's types, and how keys are sent.
 
-Keys travel as one binary array a column, built from Arrow's buffers, so that no Python object is made
-for a key. The invariant: **a key column is compared by its own type**, so that its index is used; what is
-cast is the key, never the column.
+Keys are sent as one binary array per column, built from Arrow's buffers without a Python object per key. The
+invariant: **a key column is compared in its own type**, so that its index is used. Only the key is cast, never
+the column.
 
-A type that Arrow or Spark does not have (uuid, inet, json, enums) is its text. The text of some types is
-not the only one for a value (`{"a":1}` is `{"a": 1}`). Such a key column is read back and compared as text,
-as Spark's join and a fully cached table compare it.
+A type that Arrow or Spark does not have (uuid, inet, json, enums) is read as text. In some types, several texts
+stand for one value (`{"a":1}` and `{"a": 1}`). A key column of such a type is read back and compared as text, like
+in Spark's join and in a fully cached table.
 
 Source: PostgreSQL, `array_send` and the `*_recv` functions of the types.
 """
@@ -38,17 +38,17 @@ ReadBack = Literal["never", "refuse", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """How one column is read, and asked for as a key.
+    """How one column is read, and compared with keys.
 
     Attributes:
-        arrow: its type in Arrow.
-        read: the expression that reads it, of the column's name in `{}`.
-        oid: the type of what is read, which every answer is checked against.
-        key: the array type of its keys, or "" where it can be no key.
-        key_expression: what a key becomes before it is compared, of `{}`.
-        read_back: whether a row's key is compared with what was asked for: `"never"` where the database says
-            equal only of equal keys; `"refuse"` where another form means that keys would be missed; `"compare"`
-            where another form is another key.
+        arrow: its Arrow type.
+        read: the SQL expression that reads it, with `{}` for the column's name.
+        oid: the type that `read` has, which every answer is checked against.
+        key: the array type of its keys, or "" if it cannot be a key.
+        key_expression: the SQL expression that converts a key, in place of `{}`, before it is compared.
+        read_back: whether a row's key is compared with the requested one. `"never"`: the database calls only equal
+            keys equal. `"refuse"`: another form is an error, because keys would be missed. `"compare"`: another form
+            is another key, whose row is dropped.
     """
 
     arrow: pa.DataType
@@ -61,7 +61,7 @@ class SqlType:
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """What the catalog tells of a column; domains are resolved to the type below."""
+    """A column in the database's catalog. A domain is replaced by its base type."""
 
     name: str
     type_name: str
@@ -106,10 +106,10 @@ _ARRAYS_OF = {
 
 
 def sql_type(where: str, column: CatalogColumn) -> SqlType:
-    """How a column is read and asked for; an `OptionError` names one that cannot be."""
+    """Return how a column is read and compared. An `OptionError` names a column of an unsupported type."""
     name = column.type_name
     if column.kind == "e":
-        # A value that is no label, which the cast would refuse, becomes null and matches nothing.
+        # The cast would fail for a value that is not a label. So such a value becomes null and matches nothing.
         named = column.type_sql.replace("'", "''")
         labels = f"select enumlabel::text from pg_enum where enumtypid = '{named}'::regtype"
         return SqlType(
@@ -128,7 +128,7 @@ def sql_type(where: str, column: CatalogColumn) -> SqlType:
     if name == "uuid":
         return SqlType(pa.string(), "{}::text", _TEXT_OID, "text", "{}::uuid")
     if name in ("inet", "cidr"):
-        # A cast to text would write /32 behind an address.
+        # A cast to text would append /32 to an address.
         shown = "case when {} is not null then format('%%s', {}) end"
         return SqlType(pa.string(), shown, _TEXT_OID, "text", f"{{}}::{name}", "compare")
     if name == "jsonb":
@@ -143,7 +143,7 @@ def sql_type(where: str, column: CatalogColumn) -> SqlType:
 
 def _decimal(where: str, column: CatalogColumn) -> pa.DataType:
     if column.modifier < 0:
-        # As Spark reads a numeric without a scale; what does not fit is an error when it is read.
+        # Spark reads a numeric without a scale like this. A value that does not fit is an error when it is read.
         return pa.decimal128(_MOST_DIGITS, _NUMERIC_SCALE)
     precision, scale = column.modifier - _LENGTH >> 16 & 0xFFFF, column.modifier - _LENGTH & 0x7FF
     if precision > _MOST_DIGITS or scale > precision:
@@ -155,7 +155,7 @@ def _decimal(where: str, column: CatalogColumn) -> pa.DataType:
 
 
 def possible(column: pa.Array, type_name: str) -> npt.NDArray[np.bool_] | None:
-    """Which keys are values of the type at all, as the database would refuse the others; None for all."""
+    """Return which keys are valid values of the type, since the database would reject the others; None means all."""
     if type_name == "uuid":
         matched: npt.NDArray[np.bool_] = pc.match_substring_regex(column, _UUID).to_numpy(zero_copy_only=False)
         return matched
@@ -166,7 +166,7 @@ def possible(column: pa.Array, type_name: str) -> npt.NDArray[np.bool_] | None:
 
 def _read_json(text: str) -> None:
     value = json.loads(text, parse_constant=_refuse)
-    # PostgreSQL has no NUL in text, and so none in jsonb.
+    # PostgreSQL's text, and so its jsonb, cannot hold NUL.
     if "\\u0000" in text or "\\ud" in text.lower():
         _refuse(value)
 
@@ -191,7 +191,7 @@ def _reads(read: Callable[[str], Any], text: str) -> bool:
 
 
 def array_bytes(column: pa.Array, key: str) -> bytes:
-    """A column of keys without nulls as a binary array of PostgreSQL."""
+    """Encode a column of keys without nulls as a binary array of PostgreSQL."""
     header = np.array([(1, 0, _ELEMENT_OIDS[key], len(column), 1)], _ARRAY_HEADER)
     if not len(column):
         return np.array([(0, 0, _ELEMENT_OIDS[key])], [("d", ">i4"), ("n", ">i4"), ("t", ">u4")]).tobytes()
@@ -226,7 +226,7 @@ def _fixed(column: pa.Array, key: str) -> tuple[npt.NDArray[Any], Any]:
 
 
 def _texts(column: pa.Array) -> bytes:
-    """Every value behind its length; the values are moved all at once."""
+    """Encode every value after its length. All values are moved together."""
     large = column.cast(pa.large_binary())
     _, offset_buffer, data = large.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, len(large) + 1, large.offset * 8)

@@ -31,7 +31,7 @@ class PythonLookup(LookupFunction):
         self.row_schema = row_schema
 
     def lookup(self, keys: Key) -> Rows:
-        """What the function returns for the key."""
+        """Return the function's rows for the key."""
         rows = self._function(*keys)
         return [] if rows is None else list(rows)
 
@@ -40,7 +40,7 @@ class PythonLookup(LookupFunction):
 
 
 class AsyncPythonLookup(AsyncLookupFunction):
-    """The same by a coroutine function; up to the table's capacity of them run at a time.
+    """A lookup by a coroutine function. At most as many calls run at a time as the table's capacity allows.
 
     >>> import asyncio
     >>> async def country(code):
@@ -59,7 +59,7 @@ class AsyncPythonLookup(AsyncLookupFunction):
         self.row_schema = row_schema
 
     async def lookup(self, keys: Key) -> Rows:
-        """What the coroutine returns for the key."""
+        """Return the coroutine's rows for the key."""
         rows = await self._function(*keys)
         return [] if rows is None else list(rows)
 

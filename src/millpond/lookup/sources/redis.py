@@ -1,15 +1,15 @@
 """Values in Redis as a lookup source.
 
-One pipeline per batch of keys. The name of a value is made from the key by a pattern such as
-`plane:{tailnum}`. The value is a hash, whose fields are the columns of the one row, or a string with
-JSON in it: an object is one row, a list of objects several.
+A batch of keys is one pipeline. The name of a value is made from the key by a pattern such as
+`plane:{tailnum}`. The value is a hash, whose fields are the columns of a single row, or a string with
+JSON: an object is one row, a list of objects is several.
 
-The invariant: no row is said only where Redis has nothing under that name. A hash that exists without
-any of the columns is a row of nulls; a value of another kind is an error.
+The invariant: a key has no rows only if Redis has no value under its name. A hash that exists without
+any of the columns is a row of nulls. A value of another kind is an error.
 
-A scan walks over the names (Redis' SCAN), reads the keys back from them (`value_names`), and looks
-those up. So it finds what lookups find: a value that is there from its beginning to its end, once; one
-that comes or goes meanwhile, or not.
+A scan lists the names (Redis' SCAN), reads the keys back from them (`value_names`), and looks these up.
+So it finds what lookups find. A value that exists throughout the scan is found once. A value that is
+added or removed meanwhile may be found or not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,23 +37,24 @@ _KEYS_A_PIPELINE = 1_000
 class RedisLookup(LookupFunction):
     """Rows of a Redis database by key; also a scan, for a full cache.
 
-    - Delivery: one pipeline per batch of keys. Freshness: what Redis has. Recovery: a lost connection
-      is opened again at the next try.
+    - Delivery: one pipeline per batch of keys.
+    - Freshness: the present value in Redis.
+    - Recovery: a lost connection is opened again at the next try.
 
     Args:
-        url: such as `redis://localhost:6379/0`; `rediss://` with TLS, `unix://` for a socket.
-        name: the pattern of a value's name, with every key column once: `plane:{tailnum}`. Where keys
-            have several columns, choose what stands between them so that no two keys get one name; a key that
-            shares its name with another is an error.
+        url: such as `redis://localhost:6379/0`; `rediss://` for TLS, `unix://` for a socket.
+        name: the pattern of a value's name, with every key column once: `plane:{tailnum}`. With several key
+            columns, choose separators that never occur in the values: a name that two keys share is an error.
         key_schema: the names and types of the key columns.
         row_schema: the names and types of the columns of a row: fields of the hash, or of the JSON objects.
         value: `"hash"`, or `"json"` for a string with JSON.
-        timeout_ms: how long Redis may take to let us in, or to answer.
+        timeout_ms: the longest wait for a connection, and for an answer.
 
     Raises:
-        OptionError: the pattern has not exactly the key columns, or a column's type cannot be read from text.
+        OptionError: the pattern does not have exactly the key columns, a column's type cannot be read from text, or
+            Redis rejects the user or password.
         UnavailableError: Redis does not answer.
-        DataError: a value is of another kind, or a column of another type.
+        DataError: a value is of another kind, a column of another type, or two keys share a name.
     """
 
     def __init__(
@@ -77,15 +78,15 @@ class RedisLookup(LookupFunction):
         self._timeout_ms = timeout_ms
         self.key_schema = key_schema
         self.row_schema = row_schema
-        readers(self._where, row_schema)  # refuses types that cannot be read
+        readers(self._where, row_schema)  # raises for types that cannot be read
         self._client: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the connections."""
+        """Return everything but the connections, for another process."""
         return {**self.__dict__, "_client": None}
 
     def open(self) -> None:
-        """Connect, and ask whether Redis is there."""
+        """Connect, and check that Redis answers."""
         if self._client is not None:
             return
         redis = _redis()
@@ -94,7 +95,7 @@ class RedisLookup(LookupFunction):
             self._url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # `lookup.max-retries` is the only one that counts
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # only `lookup.max-retries` decides on retries
         )
         try:
             client.ping()
@@ -110,11 +111,11 @@ class RedisLookup(LookupFunction):
         self._client = None
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, by one pipeline."""
+        """Return the rows of every key, by one pipeline."""
         self.open()
         names = [self._names.of(key) for key in keys]
         try:
@@ -124,11 +125,11 @@ class RedisLookup(LookupFunction):
         return dict(zip(keys, found, strict=True))
 
     def scan(self) -> pa.Table:
-        """The rows of every value whose name is one of the pattern's."""
+        """Return the rows of every value whose name fits the pattern."""
         return self.scan_batches().read_all()
 
     def scan_batches(self) -> pa.RecordBatchReader:
-        """The same, a pipeline at a time."""
+        """Return what `scan` does, one pipeline per batch."""
         self.open()
         schema = declared_schema(self.key_schema, self.row_schema)
         keys = self._keys()
@@ -139,7 +140,7 @@ class RedisLookup(LookupFunction):
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _keys(self) -> Iterator[Key]:
-        """The key of every name that there is, once."""
+        """Yield the key of every existing name, once."""
         read = self._names.reader()
         seen: set[bytes] = set()
         try:
@@ -152,7 +153,7 @@ class RedisLookup(LookupFunction):
             raise self._failed(error) from tellable(error)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same values, of which fewer fields are fetched; conditions are checked by whoever asked."""
+        """Return a lookup of the same values that fetches fewer fields. All conditions remain to be checked."""
         needed = dict.fromkeys([*columns, *(condition.column for condition in where)])
         names = [name for name in needed if name in self.row_schema.names] or self.row_schema.names[:1]
         narrow = copy(self)
@@ -173,7 +174,7 @@ class RedisLookup(LookupFunction):
         ]
 
     def _settle(self, unclear: Sequence[int], names: Sequence[str], answers: list[Any]) -> None:
-        """Fields that are all missing are a row of nulls, or no row: only together with EXISTS can one tell."""
+        """Decide by EXISTS whether a hash with none of the fields is a row of nulls, or does not exist."""
         if not unclear:
             return
         pipeline = self._client.pipeline(transaction=True)
@@ -186,7 +187,7 @@ class RedisLookup(LookupFunction):
 
     def _objects(self, names: Sequence[str]) -> list[Rows]:
         read = list(zip(self.row_schema.names, readers(self._where, self.row_schema), strict=True))
-        # Not MGET, which says of a value of another kind that there is none.
+        # Not MGET, which reports a value of another kind as missing.
         pipeline = self._client.pipeline(transaction=False)
         for name in names:
             pipeline.get(name)

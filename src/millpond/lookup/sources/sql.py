@@ -1,12 +1,12 @@
 """A table of a SQL database as a lookup source.
 
-The declaration and its keys; what is asked is asked by `PostgresqlTable`, through psycopg, or for every
-other database by `SqlAlchemyTable`. The invariant: both answer the same question in the same way: **one
-query per batch of keys, rows in columns, and no row for a key that cannot exist**.
+This module has the declaration and checks the keys. `PostgresqlTable` sends the queries through psycopg, and
+`SqlAlchemyTable` those to every other database. The invariant: both give the same answers, with **one query per
+batch of keys, rows in columns, and no row for a key that cannot exist**.
 
-Table and columns are checked when the source is opened, and the Arrow types come from the database's. In
-another process the source knows them already.
-A connection that fails is an `UnavailableError`, which is tried again; a refused query is not.
+Table and columns are checked when the source is opened, and the Arrow types follow from the database's types. They
+are pickled with the source, so another process knows them already. A failed connection is an `UnavailableError`,
+which is tried again. A refused query is a `DataError`, which is not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _PSYCOPG = ("postgresql", "postgres", "postgresql+psycopg")
 
 
 class SqlTable(Protocol):
-    """A table in a database, as `SqlLookup` asks it; it can be pickled, and leaves its connections behind."""
+    """A table in a database, as `SqlLookup` uses it. It can be pickled, without its connections."""
 
     def open(self) -> None:
         """Check the table and its columns."""
@@ -41,43 +41,44 @@ class SqlTable(Protocol):
         ...
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """The key columns and the columns of a row, with their Arrow types."""
+        """Return the key columns and the columns of a row, with their Arrow types."""
         ...
 
     def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlTable":
-        """The same table with fewer columns and other conditions."""
+        """Return the same table with fewer columns and other conditions."""
         ...
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys, given as one array of the column's own type for each key column."""
+        """Return the rows of distinct keys, given as one array of the column's type for each key column."""
         ...
 
     def scan_batches(self) -> Iterator[pa.RecordBatch]:
-        """Every row, keys first."""
+        """Yield every row, keys first."""
         ...
 
     def version(self, changed_by: str) -> tuple[Any, ...]:
-        """The greatest value of a column, and the number of rows."""
+        """Return the greatest value of a column, and the number of rows."""
         ...
 
 
 class SqlLookup(LookupFunction):
     """Rows of a database table by its key columns; also a scan, for a full cache.
 
-    - Delivery: one query per batch of keys. Freshness: what the database committed. Recovery: a
-      lost connection is opened again at the next try.
+    - Delivery: one query per batch of keys.
+    - Freshness: what the database has committed.
+    - Recovery: a lost connection is opened again at the next try.
 
     Args:
-        url: the database's URL, such as `postgresql://user@host/shop`, as SQLAlchemy writes it.
-        table: the table or view, `schema.table` where it is not in the default schema.
+        url: the database's URL in SQLAlchemy's form, such as `postgresql://user@host/shop`.
+        table: the table or view, as `schema.table` if it is not in the default schema.
         keys: the key columns.
         columns: the columns of a row.
-        timeout_ms: how long the database may take to let us in, or to answer a query.
-        changed_by: a column whose greatest value grows with every change, such as the time of the change. While that
-            and the number of rows are the same, a full cache is not loaded again.
+        timeout_ms: the longest wait for a connection, and for the answer to a query.
+        changed_by: a column whose greatest value grows with every change, such as the time of the change. While its
+            greatest value and the number of rows stay the same, a full cache is not loaded again.
 
     Raises:
-        OptionError: the table or a column is not there, or has a type without an Arrow equal.
+        OptionError: the table or a column does not exist, or a column's type has no Arrow equivalent.
         UnavailableError: the database does not answer.
 
     >>> planes = SqlLookup("sqlite://", table="planes", keys=["tailnum"], columns=["year"])
@@ -107,16 +108,16 @@ class SqlLookup(LookupFunction):
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The key columns with their Arrow types; connects if need be."""
+        """The key columns with their Arrow types. Connects if they are not known yet."""
         return self._described()[0]
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The row's columns with their Arrow types; connects if need be."""
+        """The row's columns with their Arrow types. Connects if they are not known yet."""
         return self._described()[1]
 
     def open(self) -> None:
-        """Check the table and its columns, unless that was done where the source comes from."""
+        """Check the table and its columns, unless they are known already."""
         self._described()
 
     def close(self) -> None:
@@ -124,18 +125,18 @@ class SqlLookup(LookupFunction):
         self._table.close()
 
     def lookup(self, keys: Key) -> Rows:
-        """The rows of one key."""
+        """Return the rows of one key."""
         return self.lookup_many([keys])[keys]
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """The rows of every key, by one query."""
+        """Return the rows of every key, by one query."""
         distinct = list(dict.fromkeys(keys))
         positions, columns = key_columns(distinct, self.key_schema)
         found = self._found(positions, columns)
         return found.by_key(distinct)
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys, given as one array without nulls for each key column."""
+        """Return the rows of distinct keys, given as one array without nulls for each key column."""
         return self._found(*possible_keys(keys, self.key_schema))
 
     def _found(self, positions: "np.typing.NDArray[np.int64]", columns: Sequence[pa.Array]) -> FoundColumns:
@@ -145,19 +146,19 @@ class SqlLookup(LookupFunction):
         return FoundColumns(positions[found.numbers], found.rows)
 
     def scan(self) -> pa.Table:
-        """The whole table, keys first."""
+        """Return the whole table, keys first."""
         return self.scan_batches().read_all()
 
     def scan_batches(self) -> pa.RecordBatchReader:
-        """The whole table, keys first, read in pieces: rows are Python objects for a moment only."""
+        """Return the whole table in batches, keys first. Only one batch of rows exists as Python objects."""
         return pa.RecordBatchReader.from_batches(declared_schema(*self._described()), self._table.scan_batches())
 
     def version(self) -> tuple[Any, ...] | None:
-        """The greatest value of the column that tells of changes, and the number of rows; None without one."""
+        """Return the greatest value of `changed_by`, and the number of rows; None without such a column."""
         return None if self._changed_by is None else self._table.version(self._changed_by)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same table with fewer columns in its queries, and conditions in their WHERE."""
+        """Return the same table, whose queries read fewer columns and have the conditions in WHERE. None remains."""
         conditions, schemas = (*self.conditions, *where), self._schemas
         if schemas is not None:
             schemas = schemas[0], picked(schemas[1], columns)

@@ -1,8 +1,8 @@
-"""Keys on their way into a SQL query: as columns of the table's own types, without those that no row can have.
+"""Prepares keys for a SQL query: as columns of the table's types, without the keys that no row can have.
 
-A key that its column cannot hold (a number that is too large, a text with a NUL byte) has no rows. A
-database refuses a query with such a value, and with it all other keys of the batch. The invariant: **what
-is left out here could not have matched**.
+A key that its column cannot hold (too large a number, a text with a NUL byte) has no rows. But a database
+rejects a query with such a value, and so all other keys of the batch. The invariant: **a key that is left out
+here could not have matched**.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def key_columns(keys: Sequence[Key], key_schema: pa.Schema) -> tuple[Positions, list[pa.Array]]:
-    """The positions of the keys that can exist, and these keys as one array a column.
+    """Return the positions of the keys that can exist, and these keys as one array per column.
 
     >>> positions, columns = key_columns([(5,), (1 << 70,), (7,)], pa.schema([("n", pa.int64())]))
     >>> positions.tolist(), columns[0].to_pylist()
@@ -36,7 +36,7 @@ def key_columns(keys: Sequence[Key], key_schema: pa.Schema) -> tuple[Positions, 
 
 
 def possible_keys(columns: Sequence[pa.Array], key_schema: pa.Schema) -> tuple[Positions, list[pa.Array]]:
-    r"""The same for keys that are columns already, of the types of the events.
+    r"""Do the same for keys in columns, which have the types of the events.
 
     >>> positions, columns = possible_keys([pa.array(["a", "b\0"])], pa.schema([("code", pa.string())]))
     >>> positions.tolist(), columns[0].to_pylist()
@@ -56,7 +56,7 @@ def possible_keys(columns: Sequence[pa.Array], key_schema: pa.Schema) -> tuple[P
 
 
 def _differs(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values have to be looked at one by one, as a cast could fail or change them."""
+    """Return whether values must be checked one by one, because a cast could fail or change them."""
     return bool(pa.types.is_decimal(given) or pa.types.is_decimal(wanted)) and given != wanted
 
 
@@ -75,7 +75,7 @@ def _value_fits(value: object, key_type: pa.DataType) -> bool:
 
 
 def _scale_fits(value: Decimal, scale: int) -> bool:
-    """Whether the digits behind the point that are not zero have room."""
+    """Return whether the digits after the point, without trailing zeros, fit the scale."""
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)  # noqa: S101 - keys that are not finite were left out before
     zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))

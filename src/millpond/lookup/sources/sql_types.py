@@ -1,6 +1,6 @@
-"""What SQL types are in Arrow.
+"""The Arrow types of SQL types.
 
-The invariant: a type that would lose something has no Arrow type here and is refused by name.
+The invariant: a type that would lose information has no Arrow type here, and the error names it.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from millpond.errors import OptionError
 
 
 def arrow_type(where: str, name: str, sql_type: Any) -> pa.DataType:
-    """The Arrow type of a column of one of SQLAlchemy's types; an `OptionError` names the column of any other."""
+    """Return the Arrow type for a column's SQLAlchemy type. An `OptionError` names a column without one."""
     from sqlalchemy import types
 
     if isinstance(sql_type, types.Numeric) and not isinstance(sql_type, types.Float):

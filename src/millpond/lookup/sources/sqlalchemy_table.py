@@ -1,12 +1,12 @@
 """A table in any database that SQLAlchemy knows: one query per batch of keys.
 
-Behind `SqlLookup`. A batch is `WHERE key IN (...)`, in pieces only where it has more keys than a query may
-have parameters. The invariant: every row that the database returns belongs to a key that was asked for, as
-Python compares keys. A database that compares otherwise (a collation that ignores case, padded characters)
-would leave rows silently unmatched, so such a row is an error.
+`SqlLookup` uses it. A batch is `WHERE key IN (...)`, split only if it has more values than a query may have
+parameters. The invariant: every returned row belongs to a requested key, as Python compares keys. A database that
+compares differently (a collation that ignores case, padded characters) would leave rows silently unmatched, so such
+a row is an error.
 
-Nothing asks whether a connection lives. One that turns out to be broken is replaced with all that idle, and
-the query is sent again, which is safe as it changes nothing.
+Connections are not tested before use. If one turns out to be broken, it is closed together with all idle ones, and
+the query is sent again on a new one. This is safe, because a query changes nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,22 +32,22 @@ _MOST_PARAMETERS_ELSE = 30_000
 """PostgreSQL and SQLite take 32,766 parameters in a query, MySQL 65,535."""
 
 _ROWS_A_FETCH = 5_000
-"""How many rows a scan has in Python at a time."""
+"""The number of rows that a scan fetches as Python objects at a time."""
 
 _MYSQL_REFUSALS = {1044, 1045, 1049, 1054, 1142, 1143}
-"""No access, no such database or column: errors that MySQL's drivers call operational, as a lost connection."""
+"""Lasting errors that MySQL's drivers report as operational, like a lost connection: no access, no such column."""
 
 
 class SqlAlchemyTable:
-    """One table, with the columns that are asked for by key.
+    """One table, with its key columns and the columns to read.
 
     Args:
         url: SQLAlchemy's database URL.
-        table: its name, `schema.table` where it is not in the default schema.
+        table: its name, as `schema.table` if it is not in the default schema.
         keys: the key columns.
         columns: the columns of a row.
-        conditions: what rows must fulfil.
-        timeout_ms: how long the database may take to let us in, or to answer a query.
+        conditions: the conditions that rows must fulfil.
+        timeout_ms: the longest wait for a connection, and for the answer to a query.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SqlAlchemyTable:
         self._table: Table | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the connection."""
+        """Return everything but the connections, for another process."""
         return {**self.__dict__, "_engine": None, "_table": None}
 
     def open(self) -> None:
@@ -101,7 +101,7 @@ class SqlAlchemyTable:
         try:
             url = sqlalchemy.engine.make_url(self._url)
         except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-            # Not `from` it, which may quote the password.
+            # `from None`, because the cause may quote the password.
             raise OptionError(f"{masked(self._url)!r} is no URL of a database: {masked(error)}") from None
         try:
             engine: Engine = sqlalchemy.create_engine(url, connect_args=_connect_args(url, self._timeout_ms))
@@ -119,18 +119,18 @@ class SqlAlchemyTable:
         self._engine = self._table = None
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """The key columns and the columns of a row, with their Arrow types."""
+        """Return the key columns and the columns of a row, with their Arrow types."""
         self.open()
         key_schema, row_schema = self._arrow_schema(self._keys), self._arrow_schema(self._columns)
         check_key_types(self._where, key_schema)
         return key_schema, row_schema
 
     def narrowed(self, columns: Sequence[str], conditions: Conditions) -> "SqlAlchemyTable":
-        """The same table with fewer columns and other conditions."""
+        """Return the same table with fewer columns and other conditions."""
         return SqlAlchemyTable(self._url, self._table_name, self._keys, columns, conditions, self._timeout_ms)
 
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
-        """The rows of distinct keys, given as one array of the column's own type for each key column."""
+        """Return the rows of distinct keys, given as one array of the column's type for each key column."""
         _, row_schema = self.schemas()
         asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
         numbers = {key: number for number, key in enumerate(asked)}
@@ -153,7 +153,7 @@ class SqlAlchemyTable:
         return FoundColumns(np.array(of_rows, np.int64), self._batch(rows, row_schema))
 
     def scan_batches(self) -> Iterator[pa.RecordBatch]:
-        """Every row, keys first, through a cursor that the server keeps where the driver can."""
+        """Yield every row, keys first, through a server-side cursor if the driver has them."""
         schema = declared_schema(*self.schemas())
         table, engine = self._opened()
         query = self._filtered(_sqlalchemy().select(*(table.columns[name] for name in schema.names)))
@@ -183,7 +183,7 @@ class SqlAlchemyTable:
         return self._answer(self._filtered(sqlalchemy.select(*key_columns, *row_columns).where(wanted.in_(values))))
 
     def _answer(self, query: Any) -> list[tuple[Any, ...]]:
-        """What a query gives over a connection that was kept, or if that is broken, over a new one."""
+        """Run a query over a kept connection, or over a new one if that is broken. Return its rows."""
         sqlalchemy = _sqlalchemy()
         try:
             return self._executed(query)
@@ -192,14 +192,14 @@ class SqlAlchemyTable:
                 raise self._failed(error) from tellable(error)
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise self._failed(error) from tellable(error)
-        # The connection was kept from before and is broken, and so the engine has let go of all that idle.
+        # The kept connection was broken, so the engine has closed all idle ones.
         try:
             return self._executed(query)
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise self._failed(error) from tellable(error)
 
     def version(self, changed_by: str) -> tuple[Any, ...]:
-        """The greatest value of a column, and the number of rows."""
+        """Return the greatest value of a column, and the number of rows."""
         sqlalchemy = _sqlalchemy()
         table, _ = self._opened()
         if changed_by not in table.columns:
@@ -216,7 +216,7 @@ class SqlAlchemyTable:
             return [tuple(row) for row in connection.execute(query)]
 
     def _filtered(self, query: Any) -> Any:
-        """The query with the conditions that were pushed down."""
+        """Return the query with the pushed-down conditions."""
         table, _ = self._opened()
         for condition in self._conditions:
             query = query.where(_clause(table.columns[condition.column], condition))
@@ -237,7 +237,7 @@ class SqlAlchemyTable:
         return f"{masked(self._url)}, table {self._table_name!r}"
 
     def _failed(self, error: Exception) -> Exception:
-        """The error to raise for one of SQLAlchemy's: one that is tried again, or one that is not."""
+        """Return the error to raise for one of SQLAlchemy: `UnavailableError` is tried again, `DataError` is not."""
         exc = _sqlalchemy().exc
         passing = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
         if getattr(error, "connection_invalidated", False) or (isinstance(error, passing) and not _lasts(error)):
@@ -246,7 +246,7 @@ class SqlAlchemyTable:
 
 
 def _lasts(error: Any) -> bool:
-    """Whether an operational error is one that comes again at every try: drivers call many things by that name."""
+    """Return whether an operational error would recur at every try. Drivers report many errors as operational."""
     original = getattr(error, "orig", None)
     code = original.args[0] if original is not None and original.args else None
     return code in _MYSQL_REFUSALS or str(code).startswith("no such ")
@@ -263,7 +263,7 @@ def _clause(column: Any, condition: Condition) -> Any:
 
 
 def _connect_args(url: Any, timeout_ms: int) -> dict[str, Any]:
-    """How the drivers that we know are told how long to wait; others are told in the URL."""
+    """Return the time-out arguments of the known drivers. For others, the URL must set the time-out."""
     seconds = max(1, round(timeout_ms / 1_000))
     match url.drivername:
         case "postgresql+psycopg2":

@@ -1,11 +1,11 @@
-"""The names under which a store of values keeps the rows of keys: made by a pattern, and read back.
+"""Names of values in a store: made from keys by a pattern, and read back as keys.
 
-Beside the Redis source. The invariant: **a name is read as a key only if that key makes this name**,
-and only if no other key makes it too. So a scan over names finds the keys that lookups would find,
-and no other: `plane:007` is not plane 7, where planes have whole numbers.
+The Redis source uses it. The invariant: **a name is read as a key only if that key has this name**, and
+no other key has it too. So a scan over names finds exactly the keys that lookups would find: if planes have
+whole numbers, `plane:007` is not plane 7.
 
-Where several columns stand in a name, it is cut at what stands between them in every way there is;
-most often one of them gives values of the columns' types.
+A name with several columns is split at the separators in every possible way. Usually only one of them gives
+values of the columns' types.
 """
 
 import re
@@ -24,15 +24,15 @@ _SPECIAL = re.compile(r"([*?\[\]\\^-])")
 
 
 class ValueNames:
-    """Names by a pattern such as `plane:{tailnum}`.
+    """The names of keys by a pattern such as `plane:{tailnum}`.
 
     Args:
-        where: what messages call the source.
-        pattern: has every key column once, in braces.
+        where: the source's name in messages.
+        pattern: the pattern, with every key column once in braces.
         key_schema: the names and types of the key columns.
 
     Raises:
-        OptionError: the pattern has not exactly the key columns.
+        OptionError: the pattern does not have exactly the key columns.
 
     >>> names = ValueNames("planes", "plane:{year}", pa.schema([("year", pa.int64())]))
     >>> read = names.reader()
@@ -46,7 +46,7 @@ class ValueNames:
         self._key_schema = key_schema
         self._plain = PlainKeys(key_schema)
         self._columns: list[str] = []
-        # What stands before the first column, between the columns, and after the last.
+        # The texts before the first column, between the columns, and after the last.
         self._between = [""]
         for text, column, _, _ in Formatter().parse(pattern):
             self._between[-1] += text
@@ -60,13 +60,13 @@ class ValueNames:
                 f"got {', '.join(self._columns) or 'none'}"
             )
         several = len(self._columns) > 1 and not any(pa.types.is_binary(field.type) for field in key_schema)
-        # Of one column no two values make the same name, so nothing is read back.
+        # With one column, no two values give the same name, so names need not be read back.
         self._readers = readers(where, key_schema) if several else []
         self.glob = "*".join(_SPECIAL.sub(r"\\\1", text) for text in self._between)
-        """The pattern as Redis' MATCH wants it."""
+        """The pattern in the form of Redis' MATCH."""
 
     def of(self, key: Key) -> str:
-        """The name of a key's value.
+        """Return the name of a key's value.
 
         Raises:
             DataError: another key has the same name.
@@ -80,10 +80,12 @@ class ValueNames:
         return self._pattern.format(**dict(zip(self._key_schema.names, self._plain(key), strict=True)))
 
     def reader(self) -> Callable[[bytes], Key | None]:
-        """What reads a name: the key that makes it, or None if no key does; a `DataError` if several do.
+        """Return a function that reads a name: it returns the name's key, or None if there is none.
+
+        The function raises a `DataError` if several keys have the name.
 
         Raises:
-            OptionError: a key column has a type that names do not keep, such as bytes.
+            OptionError: a key column has a type that cannot be read from names, such as bytes.
         """
         if any(pa.types.is_binary(field.type) for field in self._key_schema):
             raise OptionError(
@@ -119,12 +121,12 @@ class ValueNames:
         try:
             return tuple(one(by_column[column]) for column, one in zip(self._key_schema.names, read, strict=True))
         except DataError:
-            # Not of the columns' types, so it is no key.
+            # The values are not of the columns' types, so this is not a key.
             return None
 
 
 def _cuts(text: str, after: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every way to cut a text into values that are each followed by the next of `after`, to the end of both.
+    """Yield every way to split a whole text into values, where value i is followed by `after[i]`.
 
     >>> list(_cuts("a:b:c", [":", ""]))
     [('a', 'b:c'), ('a:b', 'c')]

@@ -1,7 +1,7 @@
-"""Text, JSON and MessagePack values as the values that a column was declared to have.
+"""Converts text, JSON and MessagePack values to the declared types of columns.
 
-Redis has only bytes, JSON no dates, MessagePack no decimals. The invariant: a value comes out of the
-declared type, or null where there is none, or it is an error that names column and value; nothing is
+Redis has only bytes, JSON has no dates, and MessagePack has no decimals. The invariant: a converted value has the
+declared type or is null. A value that does not fit is an error that names the column and the value; nothing is
 guessed.
 """
 
@@ -18,7 +18,7 @@ from millpond.lookup.sources.json_text import shown
 
 
 def readers(where: str, schema: pa.Schema) -> list[Callable[[Any], Any]]:
-    """For each column what makes its values of text, or of JSON's values.
+    """Return for each column a function that converts text or JSON values to its type.
 
     >>> year, built = readers("planes", pa.schema([("year", pa.int64()), ("built", pa.date32())]))
     >>> year("1999"), year(1999), year(None), built("1999-01-02")
@@ -123,7 +123,7 @@ class _Decimals:
             number = Decimal(value)
         else:
             number = Decimal(repr(value) if isinstance(value, float) else _text(value))
-        # By its exponent first: a number of few characters may have a billion digits.
+        # Check the exponent first: a short text can be a number of a billion digits.
         if not number.is_finite() or (number and number.adjusted() >= self.precision - self.scale):
             raise ValueError
         exact = Context(prec=self.precision, traps=[InvalidOperation, Inexact])

@@ -1,22 +1,21 @@
-"""How the file of a full table comes to a machine that does not see the driver's folder: over HTTPS, once a version.
+"""Copies the file of a full table to a machine that does not see the driver's folder: over HTTPS, once per version.
 
-Between the driver and the workers of a full table. The driver serves one thing, the newest version;
-a worker asks for it with the version that its executor has (`If-None-Match`), and most often hears that
-there is nothing newer. The invariant: **a copy appears under its name when it is whole**.
+Place on the data path: between the driver and the workers of a full table. The driver serves only the newest version.
+A worker requests it with the version that its executor has (`If-None-Match`), and usually there is nothing newer. The
+invariant: **a copy gets its final name only when it is complete**.
 
-The first worker of an executor that hears of a new version fetches it under a file lock. The others go
-on with the version they have, or wait if there is none yet.
+The first worker of an executor that learns of a new version fetches it under a file lock. The others use the version
+they have, or wait if there is none yet.
 
-The plan brings workers the server's certificate and a random token (`tls`). A worker speaks to the server of that
-certificate alone, and the server answers those who know the token. So nobody else gets a table, reads one on its way,
-or has a worker take one from him.
+The plan contains the server's certificate and a random token (`tls`). A worker accepts only the server of that
+certificate, and the server answers only requests with the token. So nobody else can get a table, read one in transit,
+or give a worker a false one.
 
-Connections are bounded. When there are too many, the oldest that has not shown that it knows the token is
-closed, so that strangers keep no worker waiting. A handshake is made in the connection's own thread.
+The number of connections is limited. If there are too many, the oldest one that has not shown the token is closed, so
+that strangers cannot block workers. Each handshake runs in the connection's own thread.
 
-Trade-off: a port of the driver that executors must reach, beside Spark's. Spark's own ways of sending
-do not fit: a broadcast belongs to one plan and not to a reload after it, and what `addFile` has added
-can never be taken away again.
+The trade-off: executors must reach one more port of the driver. Spark's own ways to send files do not fit: a broadcast
+belongs to one plan and cannot be replaced by a reload, and a file added by `addFile` can never be removed.
 """
 
 import fcntl
@@ -42,20 +41,20 @@ from millpond.spark.environment.folders import owned_folder
 from millpond.spark.lookup.tls import client_context, server_context
 
 TIMEOUT_S = 60.0
-"""How long either side waits for the other's next bytes."""
+"""The longest wait of either side for the other's next bytes."""
 
 _LOOK_UP_S = 0.1
-"""How often the server looks whether it was closed."""
+"""How often the server checks whether it was closed."""
 
 MOST_CONNECTIONS = 64
-"""How many connections a server has at once, each with a thread."""
+"""The largest number of connections of a server at a time, each with a thread."""
 
 _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a file server listens, what it wants to hear first, and its certificate, as PEM."""
+    """The address of a file server, the token that it requires, and its certificate as PEM."""
 
     host: str
     port: int
@@ -67,7 +66,7 @@ class FileServer:
     """Serves the newest version of one table, in threads of its own, until it is closed.
 
     Args:
-        newest: finds it; an `UnavailableError` is handed on to who asked.
+        newest: finds the newest file; its `UnavailableError` is sent to the worker.
         host: the name by which executors know this machine.
         bound: the address to listen at.
     """
@@ -86,30 +85,30 @@ class FileServer:
         threading.Thread(target=serve, name="millpond-lookup-files", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop listening. May be called twice."""
         self._server.shutdown()
         self._server.server_close()
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """A thread a connection, and at most `MOST_CONNECTIONS`. All of them speak TLS."""
+    """A TLS server with a thread per connection, and at most `MOST_CONNECTIONS`."""
 
     def __init__(self, address: tuple[str, int], handler: type["_Handler"], context: ssl.SSLContext) -> None:
         super().__init__(address, handler)
         self._context = context
         self._strangers: dict[socket.socket, None] = {}
-        """Open connections that have not told the token yet, oldest first."""
+        """Open connections that have not shown the token yet, oldest first."""
         self._trusted: set[socket.socket] = set()
         self._lock = threading.Lock()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Its handshake is still to come: who accepts waits for nobody."""
+        """Accept a connection without its handshake, so that the accepting thread never waits for a peer."""
         accepted, address = super().get_request()
         accepted.settimeout(TIMEOUT_S)
         return self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), address
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the connection's thread: make the handshake, and answer. What speaks no TLS is closed without a word."""
+        """Make the handshake and answer, in the connection's thread. Silently close a connection without TLS."""
         try:
             request.do_handshake()
         except OSError:
@@ -117,14 +116,14 @@ class _BoundedServer(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, in place of a stranger's where there are too many."""
+        """Serve a connection. If there are too many, close the oldest one without the token, or else this one."""
         with self._lock:
             full = len(self._strangers) + len(self._trusted) >= MOST_CONNECTIONS
             evicted = next(iter(self._strangers), None) if full else None
             if evicted is not None:
                 del self._strangers[evicted]
                 with suppress(OSError):
-                    # The socket itself: its TLS belongs to the thread that may be reading from it.
+                    # Shut down the plain socket: a thread may be using its TLS layer.
                     socket.socket.shutdown(evicted, socket.SHUT_RDWR)
             if not full or evicted is not None:
                 self._strangers[request] = None
@@ -135,7 +134,7 @@ class _BoundedServer(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def trust(self, request: socket.socket) -> None:
-        """A connection has shown that it knows the token."""
+        """Mark a connection that has shown the token as trusted."""
         with self._lock:
             if request in self._strangers:
                 del self._strangers[request]
@@ -150,7 +149,7 @@ class _BoundedServer(ThreadingHTTPServer):
 
 
 def _authorization(token: str) -> str:
-    """The header by which a worker shows that it knows the token."""
+    """Return the header by which a worker shows the token."""
     return f"Bearer {token}"
 
 
@@ -161,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _BoundedServer
 
     def do_GET(self) -> None:
-        """The newest file, or nothing if that is the one the asker has."""
+        """Send the newest file, or status 304 if the client has it."""
         told = self.headers.get("Authorization", "").encode("latin-1", "replace")
         try:
             if not hmac.compare_digest(told, self.expected.encode()):
@@ -170,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.trust(self.connection)
                 self._hand_out()
         except (ConnectionError, TimeoutError, ssl.SSLError):
-            # Who asked went away in the middle, and asks again if it still wants the file.
+            # The client has gone. It asks again if it still needs the file.
             self.close_connection = True
 
     def _hand_out(self) -> None:
@@ -179,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
                 path = self.newest_file()
                 file = path.open("rb")
             except FileNotFoundError:
-                # A reload since we looked has removed it, so there is a newer one.
+                # A reload has removed the file meanwhile, so there is a newer one.
                 continue
             except UnavailableError as error:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode())
@@ -203,16 +202,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a line a partition would fill the driver's log."""
+        """Do nothing: a line per partition would fill the driver's log."""
 
 
 def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path:
-    """The newest version of a table in `copies`, fetched if it is not there; versions are called `*suffix`.
+    """Return the newest version of a table in `copies`, and fetch it if needed. Versions are named `*suffix`.
 
     Raises:
-        UnavailableError: the driver does not answer, or has no table to give.
+        UnavailableError: the driver does not answer, or has no table.
     """
-    # Its parent is Spark's, which trusts it with the shuffle.
+    # The parent is Spark's own folder, which also holds the shuffle files.
     copies.parent.mkdir(parents=True, exist_ok=True)
     owned_folder(copies)
     while True:
@@ -276,7 +275,7 @@ def _unreachable(name: str, server: ServerAddress, what: object) -> UnavailableE
 
 @contextmanager
 def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file, or if it is taken and we do not `wait`, not."""
+    """Lock a file. Yield whether the lock is held: without `wait`, it is not if another process has it."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,10 +1,9 @@
-"""What lookups count in many processes, summed on the driver by a Spark accumulator.
+"""The counters of lookups in many processes, summed on the driver by a Spark accumulator.
 
-Beside the lookup join. Counters add up. Levels (how much a cache holds) do not: of each cache the
-latest counts, and a cache that is not heard of for longer than a process is kept idle has ended.
-The invariant: Spark takes what a task added once the task has succeeded, so counters are exact for
-tasks that succeeded; a task that ran twice, in two actions or for a stage that was repeated, did look
-up twice.
+Counters add up. Levels (how much a cache holds) do not: of each cache the latest level counts. A cache that has
+not reported for longer than an idle process lives counts as ended. The invariant: Spark adds a task's counters when
+the task has succeeded. So they are exact for successful tasks. A task that runs twice, in two actions or a repeated
+stage, counts twice, since it looks up twice.
 """
 
 import time
@@ -16,12 +15,12 @@ from millpond.cache.curves.telling import EncodedReport, heard
 from millpond.lookup import LookupStats
 
 WORKER_IDLE_MS = 60_000
-"""How long Spark keeps a Python worker that has nothing to do."""
+"""How long Spark keeps an idle Python worker."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What one cache held at a time, for how long after it may be silent and live on, and its hit-rate curves."""
+    """What one cache held at `at_ms`, how long it may be silent and still count as alive, and its hit-rate curves."""
 
     at_ms: int
     idle_ms: int
@@ -32,7 +31,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters, and the levels of caches by their ids."""
+    """Counters, and the levels of caches by the caches' ids."""
 
     stats: LookupStats = field(default_factory=LookupStats)
     levels: Mapping[str, Level] = field(default_factory=dict)
@@ -45,7 +44,7 @@ class Counted:
         return Counted(self.stats + other.stats, levels)
 
     def total(self) -> LookupStats:
-        """The counters, with the levels of the caches that live as far as is known.
+        """Return the counters, with the sum of the levels of live caches.
 
         >>> ended, alive = Level(0, 60_000, 5, 50), Level(70_000, 60_000, 3, 30)
         >>> Counted(levels={"a": ended, "b": alive}).total().num_cached_record
@@ -55,7 +54,7 @@ class Counted:
         return sum(held, self.stats)
 
     def reports(self) -> list[CacheReport]:
-        """The hit-rate curves of the caches that live and are recorded."""
+        """Return the hit-rate curves of the live caches that are recorded."""
         return heard(level.report for level in self._alive())
 
     def _alive(self) -> list[Level]:
@@ -64,18 +63,18 @@ class Counted:
 
 
 class SummedCounts:
-    """How Spark adds up what the workers counted."""
+    """Spark's accumulator parameter for `Counted`."""
 
     def zero(self, _: Counted) -> Counted:
-        """Nothing."""
+        """Return the empty counters."""
         return Counted()
 
     def addInPlace(self, one: Counted, other: Counted) -> Counted:  # noqa: N802 - Spark's name
-        """Both."""
+        """Return the sum of both."""
         return one + other
 
 
 def level_now(stats: LookupStats, idle_ms: int, report: EncodedReport | None = None) -> Level:
-    """What a cache of this process holds now."""
+    """Return the present level of a cache of this process."""
     now_ms = time.time_ns() // 1_000_000  # noqa: TID251 - levels of many processes are compared by the wall clock
     return Level(now_ms, idle_ms, stats.num_cached_record, stats.num_cached_bytes, report)

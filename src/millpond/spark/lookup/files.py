@@ -1,18 +1,17 @@
-"""A fully cached table on Spark: one file a load, written by the driver, mapped by every worker of a machine.
+"""A fully cached table on Spark: one file per load, written by the driver and mapped by every worker of a machine.
 
-Behind the lookup join. The driver loads the table, since one process must say when, and be told of
-failures; it writes each load as a new `MappedTable` into a folder of its own and removes the one
-before. The invariant: **a file never changes, and a partition keeps to one**: readers see the table
-before a reload or after it, never a mixture. Whoever still maps a removed file keeps it until then.
+The lookup join reads it. The driver loads the table, because one process must decide when, and learn of failures. It
+writes each load as a new `MappedTable` into a folder of its own, and removes the one before. The invariant: **a file
+never changes, and a partition uses only one**. So readers see the table before a reload or after it, never a mixture. A
+removed file stays readable for those that have it mapped.
 
-Executors that see the driver's folder, on its machine or on storage they share, map the files there.
-Any other fetches each version once from the driver (`lookup_copies`), into the folder that Spark
-removes when the executor ends.
+Executors that see the driver's folder, on the same machine or on shared storage, map the files there. Every other
+executor fetches each version once from the driver (`copies`), into a folder that Spark removes with the executor.
 
-The driver's folder belongs to its process and goes with it, or with the table (`OwnedFolder`).
+The driver's folder belongs to its process, and is removed with it or with the table (`OwnedFolder`).
 
-Trade-off: the source is read once for the whole cluster, and every host has the same version, but
-the driver must have room for the table, and its network carries it to each host that cannot see it.
+The trade-off: the source is read only once for the whole cluster, and every host gets the same version. But the driver
+needs room for the table, and its network carries a copy to each executor that does not see its folder.
 """
 
 import contextlib
@@ -41,24 +40,24 @@ _FAILED = "failed"
 
 @dataclass(frozen=True)
 class Published:
-    """How a worker finds a table: in the driver's folder if it sees that, else at the driver's server."""
+    """The place where a worker finds a table: the driver's folder if it sees that, else the driver's server."""
 
     name: str
     folder: Path
     server: ServerAddress | None
 
     def newest(self) -> MappedTable:
-        """The newest version, mapped.
+        """Map the newest version.
 
         Raises:
-            UnavailableError: there is none, or a reload failed and readers are to fail with it.
+            UnavailableError: there is none, or a reload failed under `on_reload_failure="fail"`.
         """
         while True:
             path = self._newest_path()
             try:
                 return MappedTable(path)
             except FileNotFoundError:
-                # A reload since we looked has removed it, so there is a newer one.
+                # A reload has removed the file meanwhile, so there is a newer one.
                 continue
 
     def _newest_path(self) -> Path:
@@ -66,13 +65,13 @@ class Published:
 
 
 class PublishedTable:
-    """The driver's end, the `FullHome` of a table: opens it so that every load of it lands in a folder.
+    """The `FullHome` of a table on the driver. It opens the table and stores every load in a folder.
 
     Args:
-        table: what to load.
-        columns: which of its row columns; None for all.
-        session: whose executors will read it.
-        queries: those that read it.
+        table: the table to load.
+        columns: the row columns to load; None means all.
+        session: the session whose executors read it.
+        queries: the streaming queries that read it.
     """
 
     def __init__(
@@ -92,13 +91,13 @@ class PublishedTable:
         self.place = Published(table.name, folder, self._server.address if self._server else None)
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Stop the server and remove the folder."""
         if self._server is not None:
             self._server.close()
         self._owned.close()
 
     def hold(self, scanned: Scanned, keys: Sequence[str]) -> HeldTable:
-        """Write the table beside its place: a load that is refused afterwards is never seen."""
+        """Write the table under a temporary name, so that readers never see a load that is rejected afterwards."""
         schema = pa.schema([(field.name, spark_arrow_type(field.type)) for field in scanned.schema])
         loaded = [scanned.cast(schema) if schema != scanned.schema else scanned]
         del scanned
@@ -107,7 +106,7 @@ class PublishedTable:
         return made
 
     def swap(self, held: HeldTable) -> None:
-        """Give the new file its name, and remove the one before."""
+        """Give the new file its final name, and remove the one before."""
         assert isinstance(held, MappedTable)  # noqa: S101 - made by hold
         folder = self._owned.path
         before = versions(folder)
@@ -117,9 +116,9 @@ class PublishedTable:
         gc.collect()
 
     def fail(self, error: Exception) -> None:
-        """Leave the error where the table was."""
+        """Replace the table's files by the error."""
         folder = self._owned.path
-        # A full disk may be what failed. Then the readers find no table, and an error that knows less.
+        # The disk may be full. Then readers find no table, and raise a less specific error.
         with contextlib.suppress(OSError):
             unfinished = folder / f"{_FAILED}.unfinished"
             unfinished.write_text(str(error), encoding="utf-8")
@@ -128,18 +127,18 @@ class PublishedTable:
             outdated.unlink(missing_ok=True)
 
     def watermark_ms(self) -> int | None:
-        """The last watermark of the streaming queries that read it."""
+        """Return the last watermark of the streaming queries that read it."""
         return self._queries.watermark_ms()
 
 
 def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type in which Spark exchanges a column, so that no reader has to convert it."""
+    """Return the type in which Spark exchanges a column. A reader need not convert it."""
     spark_type = from_arrow_type(arrow_type, prefer_timestamp_ntz=True)
     return to_arrow_type(spark_type)
 
 
 def served(session: SparkSession, newest: Callable[[], Path]) -> FileServer | None:
-    """What hands the newest file out to executors on other machines; None where there are none."""
+    """Start a server of the newest file for executors on other machines; None if Spark runs locally."""
     if session.sparkContext.master.partition("[")[0] == "local":
         return None
     conf = session.sparkContext.getConf()
@@ -148,7 +147,7 @@ def served(session: SparkSession, newest: Callable[[], Path]) -> FileServer | No
 
 
 def found_path(name: str, folder: Path, server: ServerAddress | None, suffix: str) -> Path:
-    """The newest version of a file of a table: in the driver's folder, or as a copy from its server."""
+    """Return the newest version of a table's file: in the driver's folder, or as a copy from its server."""
     if server is None or folder.is_dir():
         return newest_path(name, folder, suffix)
     # Spark removes this folder with the executor.
@@ -157,10 +156,10 @@ def found_path(name: str, folder: Path, server: ServerAddress | None, suffix: st
 
 
 def newest_path(name: str, folder: Path, suffix: str = _TABLE) -> Path:
-    """The newest version of a file of a table in the driver's folder.
+    """Return the newest version of a table's file in the driver's folder.
 
     Raises:
-        UnavailableError: there is none, or a reload failed and readers are to fail with it.
+        UnavailableError: there is none, or a reload failed under `on_reload_failure="fail"`.
     """
     failed = folder / _FAILED
     if failed.exists():
@@ -175,5 +174,5 @@ def newest_path(name: str, folder: Path, suffix: str = _TABLE) -> Path:
 
 
 def versions(folder: Path, suffix: str = _TABLE) -> list[Path]:
-    """The whole files of a table, oldest first."""
+    """Return the complete files of a table, oldest first."""
     return sorted(folder.glob(f"*{suffix}"))

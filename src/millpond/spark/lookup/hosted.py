@@ -1,11 +1,11 @@
-"""The host's side of a partition's lookups: the one place where a partial cache outlives its workers.
+"""The state host's side of a partition's lookups. In a host, a partial cache outlives the workers.
 
-A worker sends the distinct keys of each batch, and gets the columns of their rows: one round trip a batch. An
-executor has one host for a table, whose cache all its workers share; or, where rows were shuffled by key, one
-for each shard. The invariant: a key is in one cache of an executor, and is loaded once by workers that want it
-at the same time.
+A worker sends the distinct keys of each batch and gets the columns of their rows: one round trip per batch. An
+executor has one host for a table, whose cache all its workers share. If rows were shuffled by key, it has several hosts
+that divide the shards. The invariant: a key is in only one cache of an executor, and concurrent workers load it only
+once.
 
-What a failed lookup counted would be lost with its task. It is kept, and goes out with the next answer.
+The counters of a failed lookup would be lost with its task. So they are kept, and sent with the next answer.
 """
 
 import threading
@@ -24,14 +24,14 @@ from millpond.spark.lookup.counts import Counted
 from millpond.spark.lookup.rows import FullRows, Matches, PartialRows, RowsWanted, opened
 
 HOST_IDLE_MS = 1_800_000
-"""How long a host that has nothing to do lives on."""
+"""How long an idle host lives."""
 
 _failures: dict[str, LookupStats] = {}
 _failures_lock = threading.Lock()
 
 
 def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) -> None:
-    """Answer batches of keys until the worker has no more."""
+    """Answer batches of keys until the worker sends `End`."""
     task_environment: TaskEnvironment = cloudpickle.loads(message.task_environment)
     with task_environment.entered() as arrival:
         wanted: RowsWanted
@@ -49,7 +49,7 @@ def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) 
 
 
 def matched(wanted: RowsWanted, rows: PartialRows | FullRows, keys: Sequence[pa.Array]) -> Matches:
-    """The rows of distinct keys; what failed before in this process is counted with them."""
+    """Return the rows of distinct keys. Their counters include those of earlier failures in this process."""
     try:
         matches = rows.match(keys)
     except BaseException:
@@ -62,14 +62,14 @@ def matched(wanted: RowsWanted, rows: PartialRows | FullRows, keys: Sequence[pa.
 
 
 def encoded(wanted: RowsWanted, matches: Matches) -> tuple[Found, pa.Buffer]:
-    """An answer for the socket."""
+    """Encode an answer for the socket."""
     batch = pa.RecordBatch.from_arrays(matches.rows, schema=pa.schema(wanted.row_fields))
     starts, counts = (array.astype(np.int64).tobytes() for array in (matches.starts, matches.counts))
     return Found(starts, counts, cloudpickle.dumps((matches.counted, matches.failures))), one_batch(batch)
 
 
 def decoded(message: Found, payload: bytes) -> Matches:
-    """The answer again."""
+    """Decode an answer."""
     starts, counts = (np.frombuffer(array, np.int64) for array in (message.starts, message.counts))
     rows = pa.ipc.open_stream(payload).read_next_batch()
     counted, failures = cloudpickle.loads(message.counted)
@@ -77,7 +77,7 @@ def decoded(message: Found, payload: bytes) -> Matches:
 
 
 def one_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    """A record batch as an Arrow IPC stream."""
+    """Encode a record batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

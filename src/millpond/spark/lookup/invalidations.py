@@ -1,11 +1,11 @@
-"""Keys that the driver invalidates, on their way to the caches of executors.
+"""Sends the keys that the driver invalidates to the caches of executors.
 
-Beside the lookup join, for tables with `lookup.partial-cache.invalidation`. The driver writes the keys of the last
-invalidations, each with its version, as one small file; it lies and travels as the file of a full table does
-(`files`). A partition finds the newest one when it begins and takes it to its cache, which knows up to which
-version it has heard. The invariant: **a cache forgets whatever was invalidated before its partition began**.
+For tables with `lookup.partial-cache.invalidation`. The driver writes the keys of the last invalidations, each with its
+version, to one small file, which is stored and sent like the file of a full table (`files`). A partition reads the
+newest file when it begins, and passes it to its cache, which knows the last version that it has applied. The invariant:
+**a cache drops every key that was invalidated before its partition began**.
 
-Only so many keys are kept. A cache that has not heard of older ones forgets every key.
+At most `MOST_KEYS` keys are kept. A cache that has missed older ones drops all its keys.
 """
 
 import threading
@@ -31,19 +31,19 @@ _VERSION = "__version"
 _FORGOTTEN = b"millpond.forgotten"
 FORMAT_VERSION, ADDRESS = 1, b"invalidated keys"
 MOST_KEYS = 10_000
-"""How many invalidated keys a file has at most."""
+"""The largest number of invalidated keys in a file."""
 
 
 def invalidate_from(table: LookupTable, *, debezium: str | None = None) -> Callable[[DataFrame, int], None]:
-    """What a stream of changes calls with each batch, to invalidate the keys that have changed.
+    """Return a function for `foreachBatch` that invalidates the keys in a stream of changes.
 
     - Delivery: keys may be invalidated twice, which does no harm.
-    - Freshness: partitions of a lookup join that begin after a batch of changes load its keys anew.
+    - Freshness: partitions of a lookup join that begin after a batch of changes load its keys again.
 
     Args:
-        table: with `lookup.partial-cache.invalidation`.
-        debezium: the column with change events of Debezium as JSON. None where the DataFrame has the table's key
-            columns, by their names.
+        table: a table with `lookup.partial-cache.invalidation`.
+        debezium: the column with Debezium's change events as JSON. None if the DataFrame has the table's key
+            columns, under their names.
 
     For example, with a stream of change events from Kafka::
 
@@ -67,9 +67,9 @@ class Invalidated:
     """The keys of the last invalidations.
 
     Attributes:
-        version: of the last one; 0 before the first.
-        forgotten: the last one whose keys are not there any more.
-        keys: with the version of each.
+        version: the version of the last invalidation; 0 before the first.
+        forgotten: the last version whose keys are no longer kept.
+        keys: the keys, with the version of each.
 
     >>> keys = pa.table({_VERSION: [3, 4, 4], "code": ["JFK", "EWR", "LHR"]})
     >>> Invalidated(4, 2, keys).since(3), Invalidated(4, 2, keys).since(1)
@@ -82,10 +82,10 @@ class Invalidated:
 
     @classmethod
     def decode(cls, data: bytes) -> "Invalidated":
-        """What a file has; nothing was ever invalidated where there are no bytes.
+        """Decode a file. Empty bytes mean that nothing was ever invalidated.
 
         Raises:
-            CorruptionError: the bytes are not those of a file.
+            CorruptionError: the bytes are not a complete file of this format.
         """
         if not data:
             return cls(0, 0, pa.table({_VERSION: pa.array([], pa.int64())}))
@@ -102,7 +102,7 @@ class Invalidated:
         return cls(version, forgotten, keys)
 
     def encode(self) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         keys = self.keys.replace_schema_metadata({_FORGOTTEN: f"{self.version} {self.forgotten}"})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, keys.schema) as writer:
@@ -110,7 +110,7 @@ class Invalidated:
         return seal(FORMAT_VERSION, sink.getvalue().to_pybytes(), ADDRESS)
 
     def since(self, version: int) -> list[Key] | None:
-        """The keys that were invalidated after a version; None for all there are, as some are not known any more."""
+        """Return the keys invalidated after a version; None means every key, since some are no longer kept."""
         if version < self.forgotten:
             return None
         new = self.keys.filter(pc.greater(self.keys.column(_VERSION), version)).drop_columns([_VERSION])
@@ -119,14 +119,14 @@ class Invalidated:
 
 @dataclass(frozen=True)
 class InvalidationsPlace:
-    """How a worker finds the newest invalidations."""
+    """The place where a worker finds the newest invalidations."""
 
     name: str
     folder: Path
     server: ServerAddress | None
 
     def newest(self) -> bytes:
-        """The newest file; empty where nothing was invalidated.
+        """Return the content of the newest file; empty if nothing was invalidated.
 
         Raises:
             UnavailableError: the driver does not answer, or the table was closed.
@@ -135,17 +135,17 @@ class InvalidationsPlace:
             try:
                 return found_path(self.name, self.folder, self.server, _KEYS).read_bytes()
             except FileNotFoundError:
-                # Another invalidation since we looked has replaced it.
+                # Another invalidation has replaced the file meanwhile.
                 continue
 
 
 class PublishedInvalidations:
-    """The driver's end.
+    """Writes the invalidations of a table on the driver, and serves them to executors.
 
     Args:
-        name: the table's.
+        name: the table's name.
         key_schema: its key columns.
-        session: whose executors will read them.
+        session: the session whose executors read them.
     """
 
     def __init__(self, name: str, key_schema: pa.Schema, session: SparkSession) -> None:
@@ -165,7 +165,7 @@ class PublishedInvalidations:
         self.place = InvalidationsPlace(name, folder, self._server.address if self._server else None)
 
     def add(self, keys: Sequence[Key] | None) -> None:
-        """Have every partition that begins from now on forget keys, or all."""
+        """Invalidate keys for every partition that begins after this call; None means all keys."""
         with self._lock:
             self._version += 1
             self._kept.append((self._version, list(keys or [])))
@@ -185,7 +185,7 @@ class PublishedInvalidations:
             self._write(Invalidated(self._version, self._forgotten, table).encode())
 
     def close(self) -> None:
-        """Remove the file."""
+        """Stop the server and remove the file."""
         if self._server is not None:
             self._server.close()
         self._owned.close()

@@ -1,18 +1,16 @@
-"""Joins a DataFrame, streaming or batch, with an external table: the driver's part.
+"""Joins a streaming or batch DataFrame with an external table: the part that runs on the driver.
 
-The first hop of the data path. What can be wrong is found here, at plan time: key columns and their
-types, names that collide, a table that is not there. The work is done by `worker` in the
-Python workers, batch by batch. The invariant: an event leaves with the rows that the source or the
-table gave for its key at that time, or the query fails; no failure makes a row unmatched.
+Place on the data path: the first step. Mistakes are found here, at plan time: wrong key columns or types, colliding
+names, a missing table. `worker` does the join in the Python workers, batch by batch. The invariant: an event leaves
+with the rows that the source or the table has for its key at that time, or the query fails. A failure never makes an
+event look unmatched.
 
-Keys are compared as in Spark's join: whole numbers of any width by value, and where Spark would
-cast the event's side (a date or a string to a timestamp, a string to a number), Spark casts it
-before the lookup. Where Spark would cast the *table's* side, the table cannot be asked so, and the
-join is refused with what to cast. Null keys match nothing.
+Keys are compared as in Spark's join. Whole numbers of any width are compared by value. If Spark would cast the event's
+side (a date or a string to a timestamp, a string to a number), Spark casts it before the lookup. If Spark would cast
+the *table's* side, the table cannot be looked up that way, and the error says what to cast. Null keys match nothing.
 
-A full table is loaded on the driver and written to one immutable file per load, which every worker
-maps (`files`). Trade-off: a lookup join has the time of processing, not of events, so a
-replayed batch sees the table as it is then.
+A full table is loaded on the driver and written to one immutable file per load, which every worker maps (`files`). The
+trade-off: a lookup join uses processing time, not event time, so a replayed batch sees the table of its replay.
 
 Source: FLIP-221; Flink's processing-time lookup join.
 """
@@ -70,45 +68,47 @@ def lookup_join(
     host: Literal["process", "inline"] = "process",
     retry_missing: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """`df` with the matching rows of an external table beside its own columns.
+    """Add the matching rows of an external table to the columns of `df`.
 
-    Commonly used to enrich a stream from a database or from a table that changes slowly. An event
-    with several matching rows comes out once for each; without one it comes out with nulls (`left`)
-    or not at all (`inner`). Watermarks pass through, but for `retry_missing`.
+    Commonly used to enrich a stream from a database or from a table that changes slowly. An event with several
+    matching rows comes out once for each. An event without one comes out with nulls (`left`) or not at all (`inner`).
+    Watermarks pass through, except with `retry_missing`.
 
-    - Delivery: as `df`'s; a lookup that fails, after its retries, fails the batch, or only its event.
-    - Freshness: the cache options of the table. A partial cache is one in each executor, in a state host that
-      outlives the workers; a full one is a file that all workers of the machine map.
-    - Recovery: nothing is kept that is needed; a new host starts with an empty cache.
+    - Delivery: that of `df`. A lookup that still fails after its retries fails the batch, or with `on_error` only its
+      event.
+    - Freshness: set by the cache options of the table. Each executor has one partial cache, in a state host that
+      outlives the workers. A full cache is a file that all workers of a machine map.
+    - Recovery: there is nothing to recover. A new host starts with an empty cache.
 
     Args:
         df: the events.
-        table: what to look up, and how it is cached. Its `stats()` has the sums over all workers;
-            in a worker a key is asked for once per Arrow batch. Close it when the query has ended.
-        on: the key columns: names that event and table share, or a mapping from the event's column
-            to the table's key column. All key columns of the table are needed.
+        table: the table to look up, and how it is cached. Its `stats()` has the sums over all workers. A worker looks
+            up a key once per Arrow batch. Close the table when the query has ended.
+        on: the key columns: names that event and table share, or a mapping from the event's column to the table's key
+            column. All key columns of the table are needed.
         how: `"left"` or `"inner"`.
-        columns: which of the table's row columns to add; by default all but the keys that have the
-            event's name. Only these are asked of the source and cached.
+        columns: the table's row columns to add; by default all except keys that have the name of the event's column.
+            Only these are read from the source and cached.
         prefix: put before the names of the added columns.
-        shuffle_by_key: have Spark bring equal keys together, so that each is looked up, and cached, by one executor.
-            The cache of an executor is divided among its state hosts. Worth it where there are several executors and
-            the keys in use are many more than fit into the cache of one.
-        hot_key_share: with `shuffle_by_key` or `retry_missing`, the share of the events of an Arrow batch beyond which
-            a key's events are spread over all partitions, each of which looks it up; so are events without a key.
-        on_error: what becomes of an event whose key the source fails for. `"fail"` fails the batch; with
-            `"dead-letter"` the event goes into a further column, `dead_letter`, with the reason, see
-            `split_dead_letters`. A source that does not answer fails the batch either way.
-        host: where a partial cache lives: `"process"`, in a state host beside the workers; or `"inline"`, one in each
-            worker, which Spark ends when it likes, for platforms that forbid subprocesses.
-        retry_missing: look an event of a stream up again if its row is missing, because rows may come later than
+        shuffle_by_key: let Spark shuffle the events by key, so that only one executor looks up and caches each key.
+            The cache of an executor is divided among its state hosts. This pays with several executors, if many more
+            keys are in use than the cache of one executor can hold.
+        hot_key_share: with `shuffle_by_key` or `retry_missing`: if a key has more than this share of an Arrow batch's
+            events, they are spread over all partitions, each of which looks up the key. Events without a key are
+            spread too.
+        on_error: what happens to an event for whose key the source fails. `"fail"` fails the batch. `"dead-letter"`
+            puts the event and the reason into an additional column, `dead_letter` (see `split_dead_letters`). A source
+            that does not answer fails the batch in both cases.
+        host: where a partial cache is kept: `"process"`, in a state host beside the workers, or `"inline"`, in each
+            worker, which Spark may end at any time. The latter is for platforms that forbid subprocesses.
+        retry_missing: look up an event of a stream again if its row is missing, because rows may arrive later than
             events: `{"fixed-delay": "10 s", "max-attempts": 3}`, as in Flink's `LOOKUP` hint. Such an event waits in
-            keyed state and leaves, once, when its row is there; or, after the last retry, as one without a match.
-            Others overtake it. A retry asks the source, whatever absence is cached. The events are shuffled by key, and
-            no watermark passes through: an event that waited may be older than it.
+            keyed state. It leaves once, with its row, or after the last retry without a match. Other events overtake
+            it. A retry never uses a cached absence. The events are shuffled by key. No watermark passes through,
+            because an event that waited may be older than the watermark.
 
     Raises:
-        OptionError: a column is not there, a name would be there twice, or key types do not match.
+        OptionError: a column does not exist, a name would occur twice, or key types do not match.
 
     For example, with a `LookupTable` of planes whose rows have a year and a model::
 
@@ -185,7 +185,7 @@ def lookup_join(
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return join_batches(plan, batches, counted.add)
 
-    # By this name the plan shows the join, and `ReadingQueries` finds the queries that have it.
+    # The plan shows the join under this name, and `ReadingQueries` finds the queries that have it.
     join.__name__ = planned.table_id
     return df.mapInArrow(join, joined)
 
@@ -193,7 +193,7 @@ def lookup_join(
 def _shuffled(
     df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned", hot_key_share: float
 ) -> tuple[DataFrame, Hosted]:
-    """The events by shards of their keys, and the table as the state hosts of these shards hold it."""
+    """Return the events shuffled by shards of their keys, and the table in the state hosts of these shards."""
     hosts = hosts_for(planned.table, df.sparkSession)
     keys = [df[df.columns[place]] for place in key_places]
     application = str(df.sparkSession.sparkContext.applicationId)
@@ -202,7 +202,7 @@ def _shuffled(
 
 
 def _check_retries(df: DataFrame, table: LookupTable, *, shuffle_by_key: bool) -> None:
-    """Refuse what cannot be retried, or has no effect beside it."""
+    """Raise `OptionError` for input that cannot be retried, and for options without effect beside `retry_missing`."""
     where = f"lookup_join with {table.name!r}"
     if not df.isStreaming:
         raise OptionError(
@@ -223,7 +223,7 @@ def _check_retries(df: DataFrame, table: LookupTable, *, shuffle_by_key: bool) -
 
 @dataclass(frozen=True)
 class _Planned:
-    """What the driver holds for some columns of one table in one Spark application."""
+    """The driver's objects for some columns of one table in one Spark application."""
 
     table_id: str
     table: LookupTable
@@ -234,12 +234,12 @@ class _Planned:
 
     @property
     def told(self) -> InvalidationsPlace | None:
-        """Where workers find what was invalidated."""
+        """The place where workers find invalidated keys."""
         return None if self.invalidations is None else self.invalidations.place
 
 
 _PLANNED: dict[tuple[str, LookupTable, tuple[str, ...]], _Planned] = {}
-"""Tables by application and columns, so that a join made anew for every micro-batch finds its caches again."""
+"""Planned tables by application, table and columns. So a join that is made for every micro-batch keeps its caches."""
 
 
 def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Planned:
@@ -274,7 +274,7 @@ def _release(key: tuple[str, LookupTable, tuple[str, ...]]) -> None:
 def _pairs(
     df: DataFrame, table: LookupTable, on: str | Sequence[str] | Mapping[str, str]
 ) -> list[tuple[str, pa.Field]]:
-    """For every key column of the table, in its order, the event's column."""
+    """Return for every key column of the table, in order, the event's column and the key's field."""
     names = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, Mapping) else {name: name for name in on}
     where = f"lookup_join with {table.name!r}, on"
     for event_column in names:
@@ -293,7 +293,7 @@ def _pairs(
 def _added(
     df: DataFrame, table: LookupTable, columns: Sequence[str] | None, prefix: str, shared: set[str]
 ) -> dict[str, StructField]:
-    """The added fields by the table's column; a key that both sides call the same is there once, as in Spark."""
+    """Return the added fields by the table's column. A key of the same name on both sides occurs once, as in Spark."""
     there = table.row_schema.names
     wanted = [name for name in there if prefix or name not in shared] if columns is None else list(columns)
     added: dict[str, StructField] = {}
@@ -314,7 +314,7 @@ def _added(
 
 
 def _cast(name: str, event: StructField, key: pa.Field) -> DataType | None:
-    """The type to cast the event's column to before it is looked up; None for none."""
+    """Return the type to which the event's column is cast before the lookup; None means no cast."""
     wanted = from_arrow_type(key.type, prefer_timestamp_ntz=True)
     given = event.dataType
     exact = (IntegralType, DecimalType)

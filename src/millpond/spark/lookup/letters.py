@@ -1,7 +1,7 @@
-"""Events whose lookup failed, as dead letters of a lookup join that runs with `on_error="dead-letter"`.
+"""Dead letters of a lookup join with `on_error="dead-letter"`: events whose lookup failed.
 
-Beside the join in a worker. A letter has the fields of every dead letter of Millpond (`dead_letters`): the
-key, the event, and why. The invariant: **an event comes out joined or as a letter, never both**.
+The join in a worker makes them. A letter has the fields of every dead letter of Millpond (`dead_letters`): the
+key, the event, and the reason. The invariant: **an event comes out joined or as a letter, never both**.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 def failed_events(numbers: npt.NDArray[np.int64], failures: Mapping[int, tuple[str, str]]) -> npt.NDArray[np.bool_]:
-    """Which events have a key that failed, by the number of its key."""
+    """Return which events have a failed key. `numbers` has the key number of each event."""
     return np.isin(numbers, np.fromiter(failures, np.int64, len(failures)))
 
 
@@ -27,7 +27,7 @@ def letters(
     letter_type: pa.StructType,
     joined: pa.Schema,
 ) -> pa.RecordBatch:
-    """Rows of nothing but a dead letter, one for each event; `failures` has the reason of each."""
+    """Return rows that hold only a dead letter, one for each event. `failures` has error and traceback of each."""
     task = TaskContext.get()
     batch_id = task and task.getLocalProperty(_BATCH_PROPERTY)
     key_fields = list(letter_type.field("key").type)

@@ -1,13 +1,13 @@
-"""Which streaming queries read a lookup table, and how far they have come.
+"""Finds the streaming queries that read a lookup table, and their watermark.
 
-Beside a fully cached table, whose reload trigger may go by event time. A query reads a table if its
-plan has the join, which bears the table's id in its name, or if the join was made in its
-`foreachBatch`. The invariant: a query that does not read the table has no say.
+The reload trigger of a fully cached table may use the watermark. A query reads a table if its plan has the join,
+whose name contains the table's id, or if the join was made in its `foreachBatch`. The invariant: queries that do
+not read the table have no influence.
 
-Asked when a trigger asks, not told by a listener: so there is nothing to unregister, and no thread.
+The queries are looked up when a trigger asks, so there is no listener to unregister, and no thread.
 
-Trade-off: in `foreachBatch` the query is found if it was started in the session that the program made
-first, as Spark gives the function a session of its own.
+The trade-off: Spark runs a `foreachBatch` function in a session of its own. So a query of such a join is found only
+if it was started in the session that the program made first.
 """
 
 from datetime import datetime
@@ -22,17 +22,17 @@ class ReadingQueries:
     """The queries that read one table.
 
     Args:
-        mark: what the plan of a query has in it if it reads the table.
+        mark: a text that the plan of a query contains if it reads the table.
     """
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        # A function of `foreachBatch` has a session of its own, which does not know the query.
+        # A `foreachBatch` function has a session of its own, which does not know the query.
         self._sessions = {SparkSession.builder.getOrCreate()}
         self._ids: set[str] = set()
 
     def add(self, session: SparkSession) -> None:
-        """A join was made in this session, perhaps in the `foreachBatch` of a query."""
+        """Add the session, or the query, in which a join was made. In a `foreachBatch` function it is the query."""
         query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
             self._sessions.add(session)
@@ -40,7 +40,7 @@ class ReadingQueries:
             self._ids.add(query_id)
 
     def watermark_ms(self) -> int | None:
-        """The last watermark, the earliest of several queries', in ms since 1970 UTC; None before the first."""
+        """Return the last watermark, of several queries the earliest, in ms since 1970 UTC; None before the first."""
         active = {query.id: query for session in self._sessions for query in session.streams.active}
         known = [_watermark_ms(query) for query in active.values() if self._reads(query)]
         return min((watermark_ms for watermark_ms in known if watermark_ms is not None), default=None)
@@ -50,7 +50,7 @@ class ReadingQueries:
 
 
 def _watermark_ms(query: StreamingQuery) -> int | None:
-    """A query's last watermark. Spark calls it 1970 before there is one."""
+    """Return a query's last watermark; None before the first, for which Spark reports 1970."""
     progress = query.lastProgress
     told = None if progress is None else progress["eventTime"].get("watermark")
     if told is None:

@@ -1,11 +1,11 @@
-"""A lookup join whose events wait for rows that are missing: the driver's part.
+"""A lookup join whose events wait for missing rows: the part that runs on the driver.
 
-Beside `join`, which plans the rest. The events go by key through a keyed operator (`waiting`), which joins them in the
-state hosts. Events of hot keys, and those without a key, are spread as in `skew`: which shard looks an event up makes
-no difference to what it finds.
+`join` plans the rest. The events are shuffled by key to a keyed operator (`waiting`), which joins them in the state
+hosts. Events of hot keys, and those without a key, are spread as in `skew`, because the shard that looks up an event
+makes no difference to the result.
 
-No watermark passes through, as none passes through any operator of Spark's in processing time. So the output's columns
-do not bear the mark of one: Spark then refuses at the start what would wait for a watermark for ever.
+No watermark passes through, as with every operator of Spark in processing time. So the watermark's mark is removed
+from the output columns. Then Spark rejects at the start a query that would wait for a watermark for ever.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from millpond.spark.shuffle.pack import unpack
 from millpond.spark.spec.operator import StateConfig
 
 _SALT, _HOME = "__millpond_lookup_salt", "__millpond_lookup_home"
-"""The operator's key has one name for ever: a checkpoint keeps to it."""
+"""The name of the operator's key must never change, because checkpoints contain it."""
 
 
 def retried_join(
@@ -45,22 +45,22 @@ def retried_join(
     hosts: int,
     host: str,
 ) -> DataFrame:
-    """Join a stream, and have the events whose row is missing wait.
+    """Join a stream, and let the events whose row is missing wait.
 
     Args:
-        df: the events, and behind them the keys that were cast.
+        df: the columns of the events, followed by cast keys.
         plan: the join.
-        joined: what comes out.
-        retries: when an event is looked up again, and how often.
-        counted: where what was counted goes.
-        hot_key_share: the share of a batch's events beyond which a key's events are spread.
-        hosts: how many state hosts an executor has for it.
+        joined: the columns of the output.
+        retries: when and how often an event is looked up again.
+        counted: the accumulator of the counters.
+        hot_key_share: the share of a batch's events above which a key's events are spread.
+        hosts: the number of state hosts of each executor for this join.
         host: "process" or "inline".
     """
     mark = plan.wanted.table_id
     keys = [F.col(quoted(df.columns[place])) for place in plan.key_places]
     homed = with_salts(df, keys, hot_key_share, _SALT).withColumn(_HOME, F.xxhash64(*keys, _SALT)).drop(_SALT)
-    # Keys that were cast have names of this session; those that wait are told by their place.
+    # The names of cast keys differ between sessions. In state, cast keys are named by their position.
     names = [*df.columns[: plan.kept], *(f"cast key {at}" for at in range(len(df.columns) - plan.kept))]
     events = pa.schema(list(zip(names, arrow_schema(df.schema).types, strict=True)))
     joined = unmarked(joined)
@@ -84,6 +84,6 @@ def retried_join(
         leave_modules_out()
         return unpack(batches)
 
-    # By this name `ReadingQueries` finds the queries that have the join.
+    # `ReadingQueries` finds the queries with this join by this name.
     join.__name__ = mark
     return operated.mapInArrow(join, joined)

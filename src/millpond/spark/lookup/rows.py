@@ -1,9 +1,9 @@
-"""Batches of keys against an opened table: distinct keys in, the places and columns of their rows out.
+"""Looks up batches of keys in an opened table: distinct keys in, the positions and columns of their rows out.
 
-The inside of the lookup join, in workers and in state hosts. The invariant: every distinct key of a
-batch is asked for once, and gets exactly the rows that were answered for it.
+This is the core of the lookup join, in workers and in state hosts. The invariant: every distinct key of a
+batch is looked up once, and gets exactly the rows of that answer.
 
-Keys and rows stay in Arrow, unless the source, or a cache that the user made, has them as Python objects.
+Keys and rows stay in Arrow, unless the source or the user's own cache has them as Python objects.
 """
 
 import threading
@@ -29,12 +29,12 @@ from millpond.spark.lookup.invalidations import Invalidated
 Positions = npt.NDArray[np.int64]
 
 MOST_OPEN_TABLES = 64
-"""How many tables a process keeps open; the one joined longest ago is closed for the next."""
+"""The number of tables that a process keeps open. Above it, the least recently used one is closed."""
 
 
 @dataclass(frozen=True)
 class RowsWanted:
-    """What of a table a join wants: its columns, the types that Spark gives them, and whether a key may fail alone."""
+    """What a join needs of a table: columns, the types that Spark gives them, and whether single keys may fail."""
 
     table_id: str
     name: str
@@ -45,10 +45,15 @@ class RowsWanted:
 
 @dataclass(frozen=True)
 class Matches:
-    """Per distinct key where its rows begin and how many they are.
+    """The rows of distinct keys.
 
-    `rows` are columns; with `places`, a key's rows lie at `places[start]` and on, else at `start` and on.
-    `failures` has for the keys that failed the error, in a line and with its traceback.
+    Attributes:
+        starts: where the rows of each key begin.
+        counts: how many rows each key has.
+        rows: the columns of the rows.
+        counted: the counters of this lookup.
+        places: None if a key's rows are at `start` and following; else they are at `places[start]` and following.
+        failures: by key number, the error of each failed key in one line, and with its traceback.
     """
 
     starts: Positions
@@ -63,16 +68,16 @@ class Rows(Protocol):
     """An opened table as a join sees it."""
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
-        """The rows of distinct keys, given as one array a key column."""
+        """Return the rows of distinct keys, given as one array for each key column."""
         ...
 
     def close(self) -> None:
-        """Let go of what belongs to this partition alone."""
+        """Release what only this partition uses."""
         ...
 
 
 def distinct_keys(columns: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array]]:
-    """Number the keys of a batch from 0; -1 where a key column is null.
+    """Number the distinct keys of a batch from 0. Return the key number of each row, -1 with a null, and the keys.
 
     >>> numbers, keys = distinct_keys([pa.array(["b", "a", None, "b"]), pa.array([1, 2, 3, 1])])
     >>> numbers.tolist(), [column.to_pylist() for column in keys]
@@ -85,7 +90,7 @@ def distinct_keys(columns: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array
         known = (numbers >= 0) & (more >= 0)
         pairs = numbers[known] * max(len(values), 1) + more[known]
         distinct, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
-        # In the order in which they came, as dictionaries are.
+        # In order of first appearance, like the dictionaries.
         order = np.argsort(first, kind="stable")
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
@@ -106,7 +111,7 @@ def _numbered(column: pa.Array) -> tuple[Positions, pa.Array]:
 
 
 class PartialRows:
-    """A table behind a partial cache, or none: what looks it up in columns, or in rows that are made Arrow here."""
+    """A table with a partial cache or none, looked up in columns, or in Python rows that are converted to Arrow."""
 
     def __init__(
         self,
@@ -123,10 +128,10 @@ class PartialRows:
         self._idle_ms = idle_ms
         self._curves = Telling(None) if curves is None else curves
         self.failed = LookupStats()
-        """The loads that failed in the last `match` that raised."""
+        """The failed loads of the last `match` that raised."""
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
-        """Ask the cache and, for what it lacks, the source."""
+        """Look up the keys in the cache, and those it lacks in the source."""
         with counting() as counted:
             try:
                 if isinstance(self._lookup, ColumnCachingLookup):
@@ -138,7 +143,7 @@ class PartialRows:
                 raise
 
     def forget_missing(self, keys: Sequence[pa.Array]) -> None:
-        """Have the source asked for those of the keys that are cached as missing."""
+        """Remove those keys that are cached as missing, so that their next lookup asks the source."""
         if isinstance(self._lookup, ColumnCachingLookup):
             self._lookup.forget_missing(keys)
         else:
@@ -184,14 +189,14 @@ class PartialRows:
             raise _of_another_type(self._wanted, field, error) from error
 
     def close(self) -> None:
-        """Nothing: the cache stays for the next partition."""
+        """Do nothing: the cache stays for the next partition."""
 
 
 _NOT_OF_THE_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
 def _typed(wanted: RowsWanted, column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column in the type that Spark gives it."""
+    """Return a column in the type that Spark gives it."""
     try:
         return column if column.type == field.type else column.cast(field.type)
     except _NOT_OF_THE_TYPE as error:
@@ -206,7 +211,7 @@ def _of_another_type(wanted: RowsWanted, field: pa.Field, error: Exception) -> D
 
 
 class FullRows:
-    """One version of a fully cached table: the index is asked, the rows stay where they are mapped."""
+    """One version of a fully cached table. Its rows stay in the mapped file."""
 
     def __init__(self, wanted: RowsWanted, table: MappedTable) -> None:
         self.failed = LookupStats()
@@ -218,22 +223,22 @@ class FullRows:
         ]
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
-        """Find the keys in the index; every one is a hit."""
+        """Find the keys in the index. Every key counts as a hit."""
         assert self._table is not None  # noqa: S101 - until it is closed
         found = self._table.search(keys)
         counted = Counted(LookupStats(hit_count=len(keys[0]), event_hit_count=len(keys[0])))
         return Matches(found.starts, found.counts, self._columns, counted, found.places)
 
     def forget_missing(self, keys: Sequence[pa.Array]) -> None:
-        """Nothing: what is missing is in no cache, and may be in the next version."""
+        """Do nothing: missing keys are not cached, and the next version may have them."""
 
     def close(self) -> None:
-        """Unmap the file, which may be outdated: the next partition maps the newest."""
+        """Unmap the file, so that the next partition maps the newest version."""
         self._table, self._columns = None, []
 
 
 class _Opened:
-    """A table that is open in this process, and which invalidations its cache has heard of."""
+    """A table that is open in this process, and the version of the last invalidation that its cache applied."""
 
     def __init__(self, lookup: ColumnCachingLookup | PartialCachingLookup, version: int) -> None:
         self.cache_id = uuid.uuid4().hex
@@ -243,7 +248,7 @@ class _Opened:
         self._lock = threading.Lock()
 
     def hear(self, invalidated: Invalidated) -> None:
-        """Forget the keys that were invalidated since the last time."""
+        """Drop the keys that were invalidated since the last call."""
         with self._lock:
             if invalidated.version > self._version:
                 self.lookup.invalidate(invalidated.since(self._version))
@@ -262,9 +267,9 @@ _OPEN: Cache[tuple[str, LookupOptions], _Opened] = new_cache(
 def opened(
     wanted: RowsWanted, table: LookupTable, idle_ms: int = WORKER_IDLE_MS, invalidated: bytes = b""
 ) -> PartialRows:
-    """A table that is not cached in full, opened now or before in this process.
+    """Open a table that is not fully cached, unless this process has it open already.
 
-    Joins of the same columns with the same options share it; with other options, as those of a share, it is another.
+    Joins with the same columns and options share it. With other options, such as a share's limits, it is another table.
     """
     heard = Invalidated.decode(invalidated)
     known = _OPEN.get_or_load((wanted.table_id, table.options), lambda _: _open(table, heard.version))

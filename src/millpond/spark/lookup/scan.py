@@ -1,10 +1,8 @@
-"""A table that Spark knows as the source of a full cache: in the catalog (Hive's too), or any DataFrame.
+"""A Spark table as the source of a full cache: one of the catalog (also Hive's), or any DataFrame.
 
-Before a fully cached table. Every load is one Spark job that the driver asks for; its rows come to the
-driver as Arrow, so the table must fit into the driver's memory, as a full cache must anyway
-(`spark.driver.maxResultSize` bounds it too). The invariant: a load sees the table as it is then.
-A name is looked up anew and a function called anew each time; a DataFrame is computed anew, but of the
-files that it listed when it was made.
+Every load is one Spark job. Its rows come to the driver as Arrow, so the table must fit into the driver's memory, and
+within `spark.driver.maxResultSize`. The invariant: a load sees the present table. Every load resolves a name
+again, or calls a function again. A DataFrame is computed again, but from the files that it listed when it was made.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +21,17 @@ from millpond.spark.environment.versions import to_arrow_schema
 
 
 class SparkScan:
-    """A table of Spark's catalog, a DataFrame, or a function that makes one at every load.
+    """A scan of a table in Spark's catalog, of a DataFrame, or of a function that makes one at every load.
 
     Args:
         source: the table's name, the DataFrame, or the function.
         keys: the key columns.
-        columns: the columns of a row; every column that is not a key by default.
-        spark: the session; the active one by default.
+        columns: the columns of a row; by default every column that is not a key.
+        spark: the session; by default the active one.
 
     Raises:
-        OptionError: the DataFrame is a stream, there is no session, or a column is not there.
+        OptionError: the DataFrame is a stream, or there is no session.
+        DataError: a column does not exist.
 
     For example, `LookupTable("planes", SparkScan("hive_db.planes", keys=["tailnum"]), {"lookup.cache": "FULL"})`.
     """
@@ -60,11 +59,11 @@ class SparkScan:
         self.key_schema, self.row_schema = split_schema(self._where, to_arrow_schema(frame.schema), keys, columns)
 
     def scan(self) -> pa.Table:
-        """The declared columns of the table as it is now.
+        """Return the declared columns of the present table.
 
         Raises:
             UnavailableError: Spark could not compute it.
-            DataError: a declared column is not there any more.
+            DataError: a declared column no longer exists.
         """
         frame = self._frame()
         names = declared_names(self._where, frame.columns, self.key_schema, self.row_schema)
@@ -77,7 +76,7 @@ class SparkScan:
         return declared_columns(self._where, table, self.key_schema, self.row_schema)
 
     def pushed_down(self, columns: Sequence[str], where: Conditions) -> tuple[Self, Conditions]:
-        """The same table, of which Spark reads fewer columns and rows."""
+        """Return a scan of the same table, of which Spark reads fewer columns and rows. No condition remains."""
         return narrow_copy(self, columns, where), ()
 
     def _frame(self) -> DataFrame:

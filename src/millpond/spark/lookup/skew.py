@@ -1,13 +1,13 @@
-"""Spreads the events of hot keys, and those without a key, where a lookup join shuffles by key.
+"""Spreads the events of hot keys, and events without a key, when a lookup join shuffles by key.
 
-Beside the driver's part of the join. Spark brings all events of a key to one partition, so a key with a large
-share of the events would keep one task busy and the others waiting. Such a key is *salted*: its events go to all
-partitions, each of which looks it up. Events whose key has a null match nothing and go anywhere.
+Spark shuffles all events of a key to one partition. A key with a large share of the events would keep one task busy
+while the others wait. Such a key is *salted*: its events go to all partitions, each of which looks up the key. Events
+whose key has a null match nothing, so they may go anywhere.
 
-A key is hot in an Arrow batch if it has more than a given share of the batch's events, so nothing is kept or
-counted across batches. The invariant: a salt says where an event is joined, never whether, or with what. As it
-depends on the batch, Spark is told that it is not deterministic: where it runs a map task again, it runs what
-follows it again, too.
+A key is hot in an Arrow batch if it has more than a given share of the batch's events. So nothing is counted across
+batches. The invariant: a salt decides where an event is joined, but never whether, or with which row. A salt depends
+on the batch, so it is declared as not deterministic: if Spark repeats a map task, it also repeats the tasks that read
+its output.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from millpond.spark.lookup.rows import distinct_keys
 
 
 def salts(keys: Sequence[pa.Array], hot_share: float) -> npt.NDArray[np.int32]:
-    """For every event of a batch 0, or for those of hot keys and without a key their number.
+    """Return the salt of every event of a batch: its position for hot keys and null keys, 0 for all others.
 
-    Spark hashes key and salt to a partition. So there are many salts, that the partitions get about as many each.
+    Spark hashes key and salt to a partition. With many salts, the partitions get about the same number of events.
 
     >>> salts([pa.array([7, 7, 8, 7, None, 9])], hot_share=0.4).tolist()
     [0, 1, 0, 3, 4, 0]
@@ -38,7 +38,7 @@ def salts(keys: Sequence[pa.Array], hot_share: float) -> npt.NDArray[np.int32]:
 
 
 def with_salts(df: DataFrame, keys: Sequence[Column], hot_share: float, name: str) -> DataFrame:
-    """The events with their salts as a further column `name`."""
+    """Add the salts of the events as a column `name`."""
 
     @arrow_udf("int")  # type: ignore[untyped-decorator]
     def salt(*columns: pa.Array) -> pa.Array:
@@ -48,14 +48,14 @@ def with_salts(df: DataFrame, keys: Sequence[Column], hot_share: float, name: st
 
 
 def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, name: str) -> DataFrame:
-    """The events by their keys, with their salts as a further column `name`."""
+    """Shuffle the events by key and salt, with the salts as an additional column `name`."""
     salted = with_salts(df, keys, hot_share, name)
-    # A number of partitions that is named is one that adaptive execution leaves alone.
+    # Adaptive execution does not change an explicit number of partitions.
     return salted.repartition(_shuffle_partitions(df.sparkSession), *keys, salted[name])
 
 
 def hosts_for(table: LookupTable, session: SparkSession) -> int:
-    """How many state hosts of an executor divide a cache to which keys are shuffled: one a core, if it is divisible."""
+    """Return how many state hosts of an executor divide a cache of shuffled keys: one per core, or 1 if indivisible."""
     context = session.sparkContext
     cores = context.getConf().get("spark.executor.cores")
     if context.master.startswith("local"):

@@ -1,8 +1,8 @@
-"""TLS for a full table's file server: a certificate of its own, which travels with the query's plan.
+"""TLS for the file server of a full table, with a certificate of its own that is sent in the query's plan.
 
-There is no authority to ask. A worker trusts the one certificate that the plan names, and nothing else; its key stays
-on the driver and lives as long as the server. So what answers is the driver that planned the query, or nobody, and
-what is sent nobody else can read or alter.
+There is no certificate authority. A worker trusts only the certificate in the plan. Its private key stays on the
+driver, for as long as the server runs. So only the driver that planned the query can answer, and nobody else can read
+or alter what it sends.
 
 Source: RFC 8446, "The Transport Layer Security (TLS) Protocol Version 1.3".
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _NAME = "millpond lookup table"
 _FIRST_DAY = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 _LAST_DAY = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
-"""A certificate ends with its server, whatever the clocks of driver and executors say."""
+"""The certificate never expires, so differing clocks do no harm. It becomes useless when its server ends."""
 
 
 def server_context() -> tuple[ssl.SSLContext, str]:
-    """What a server speaks TLS with, and its new certificate as PEM.
+    """Return a server's TLS context with a new certificate, and the certificate as PEM.
 
     Raises:
         MissingDependencyError: `cryptography` is not installed.
@@ -46,7 +46,7 @@ def server_context() -> tuple[ssl.SSLContext, str]:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The standard library takes a key from a file alone. Only this user can read it, and it is gone at once.
+    # The standard library reads a key only from a file. Only this user can read it, and it is removed at once.
     with tempfile.NamedTemporaryFile(dir=user_folder()) as file:
         file.write(certificate + secret)
         file.flush()
@@ -55,10 +55,10 @@ def server_context() -> tuple[ssl.SSLContext, str]:
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """What a worker speaks TLS with: to the server of this certificate, and to no other."""
+    """Return a worker's TLS context, which accepts only the server of this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The certificate itself is trusted, wherever its server listens.
+    # The certificate itself is trusted, whatever the name of its server's host.
     context.check_hostname = False
     context.load_verify_locations(cadata=certificate)
     return context

@@ -1,19 +1,19 @@
-"""Events whose row is missing wait in keyed state, and are looked up again after a delay: the operator that does it.
+"""A keyed operator for lookup joins in which events wait for missing rows.
 
-The lookup join of a stream whose dimension rows may come later than its events. All events go through this
-operator, which runs in the state hosts, beside the cache. An event that finds its row, or has no key, leaves at once.
-Any other waits; a timer in processing time has it looked up again, so often at most, and then it leaves without a
-row. Nothing sleeps, and no task waits for a row.
+It joins a stream whose dimension rows may arrive later than its events. All events pass through this operator, which
+runs in the state hosts, next to the cache. An event that finds its row, or has no key, leaves at once. Any other event
+waits in keyed state. A timer in processing time looks it up again after a delay, at most `max_attempts` times; then it
+leaves without a row. Nothing sleeps, and no task waits for a row.
 
 The invariant: **an event is in the state or has left, never both**. Spark commits state and output of a batch together,
-so that also holds across restarts.
+so this also holds across restarts.
 
-The events of a batch that wait lie together, as blobs of Arrow IPC, each under the key of one of them and the time at
-which they are due: state is touched once for thousands of events. It makes no difference which key that is, since a
-shard can look any event up. A blob has its own schema, by which events of another stream are refused.
+The waiting events of a batch are stored together, as blobs of Arrow IPC. A blob is stored under the key of some event
+and the time at which its events are due. So one access to state serves thousands of events. Any key will do, since
+every shard can look up every event. A blob has a schema, by which events of another stream are rejected.
 
-A retry is never answered by a cached absence: the cache forgets that its key is missing, and the source is asked. Rows
-that are cached by then are taken.
+A retry is never answered by a cached absence: the cache drops a key that it holds as missing, and the source is asked.
+Rows that are in the cache by then are used.
 
 Source: FLIP-234, delayed retry of lookups. Flink's operator waits in its own thread, or keeps the event in memory.
 """
@@ -42,18 +42,18 @@ from millpond.spark.lookup.rows import Matches, Positions, distinct_keys
 from millpond.spark.lookup.worker import JoinPlan, joined, opened_here
 
 ROWS_AT_ONCE = 10_000
-"""How many events are looked up at once: as many as an Arrow batch of Spark has."""
+"""The number of events to look up at once: that of an Arrow batch of Spark."""
 
 BLOB_BYTES = 1 << 18
-"""How large a blob of waiting events should be at most; the segments of state have four times as much."""
+"""The target for the largest size of a blob of waiting events. A segment of state has four times as much."""
 
 _LOOKUPS = "lookups"
-"""The column that says how often an event was looked up so far."""
+"""The column that counts how often an event was looked up so far."""
 
 
 @dataclass(frozen=True)
 class MissingRetries:
-    """How an event whose row is missing is looked up again.
+    """When and how often an event whose row is missing is looked up again.
 
     >>> MissingRetries.parse("retry_missing", {"fixed-delay": "10 s", "max-attempts": 3})
     MissingRetries(delay_ms=10000, max_attempts=3)
@@ -64,7 +64,7 @@ class MissingRetries:
 
     @classmethod
     def parse(cls, where: str, options: Mapping[str, Any]) -> "MissingRetries":
-        """Both options, by their names in Flink's `LOOKUP` hint; an `OptionError` lists everything that is wrong."""
+        """Parse both options, which have the names of Flink's `LOOKUP` hint. One `OptionError` lists every mistake."""
         problems: list[str] = []
         given = named(options, _OPTIONS, problems)
         values = parsed(given, _OPTIONS, problems)
@@ -87,11 +87,11 @@ class LookUpAgain(ArrowStatefulProcessor):
     """The lookup join as a keyed operator; for the time mode ``ProcessingTime``.
 
     Args:
-        plan: the join, whose source is opened where this runs.
-        retries: when an event is looked up again, and how often.
-        events: the columns that wait: those of the event, and those that were cast to be looked up.
-        counted: where what was counted goes.
-        idle_ms: how long the process that runs this lives on when it has nothing to do.
+        plan: the join, whose source is opened in the process that runs this.
+        retries: when and how often an event is looked up again.
+        events: the columns that are stored: those of the event, and cast keys.
+        counted: the accumulator of the counters.
+        idle_ms: how long the process that runs this lives when idle.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LookUpAgain(ArrowStatefulProcessor):
         self._schema = pa.schema([*((field.name, field.type) for field in events), (_LOOKUPS, pa.int32())])
 
     def init(self, handle: ArrowProcessorHandle) -> None:
-        """Open the state: blobs of events, by the time at which they are due."""
+        """Open the state: blobs of events by the time at which they are due."""
         self._handle = handle
         self._waiting = handle.getMapState("waiting", "due_ms bigint", "events binary")
 
@@ -117,10 +117,10 @@ class LookUpAgain(ArrowStatefulProcessor):
         key_index: pa.Array,  # noqa: ARG002 - events are looked up by the table's key
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pa.RecordBatch]:
-        """Look the events of a batch up."""
+        """Look up the events of a batch."""
         given = rows.select(range(len(self._schema) - 1))
         lookups = pa.array(np.zeros(rows.num_rows, np.int32))
-        # As they are declared, whatever Arrow types the session's settings have Spark send.
+        # Cast to the declared types, because Spark's Arrow types depend on the session's settings.
         events = pa.table([*given.columns, lookups], names=self._schema.names).cast(self._schema)
         yield from self._look_up(events, keys, timerValues.getCurrentProcessingTimeInMs())
 
@@ -130,7 +130,7 @@ class LookUpAgain(ArrowStatefulProcessor):
         expiry_ms: pa.Array,
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pa.RecordBatch]:
-        """Look the events that are due up again."""
+        """Look up the events that are due again."""
         due = {"due_ms": expiry_ms}
         blobs = self._waiting.get_many(keys, due)["events"].drop_null()
         self._waiting.remove_many(keys, due)
@@ -139,14 +139,14 @@ class LookUpAgain(ArrowStatefulProcessor):
             yield from self._look_up(events, keys, timerValues.getCurrentProcessingTimeInMs())
 
     def _look_up(self, events: pa.Table, homes: pa.Table, now_ms: int) -> Iterator[pa.RecordBatch]:
-        """Give the events that leave; the others are put under some of the keys in `homes`."""
+        """Yield the events that leave. Store the others under some of the keys in `homes`."""
         missing: list[pa.RecordBatch] = []
         with closing(opened_here(self._plan, self._idle_ms)) as rows:
             for batch in events.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
                 numbers, keys = distinct_keys([batch.column(place) for place in self._plan.key_places])
                 before = batch.column(_LOOKUPS).to_numpy()
                 if before[0]:
-                    # All of them wait, or none.
+                    # All events of a call are new, or all have waited.
                     rows.forget_missing(keys)
                 matches = matched(self._plan.wanted, rows, keys)
                 absent = _absent(numbers, matches)
@@ -159,24 +159,24 @@ class LookUpAgain(ArrowStatefulProcessor):
             self._keep(pa.Table.from_batches(missing), homes, now_ms + self._retries.delay_ms)
 
     def _keep(self, events: pa.Table, homes: pa.Table, due_ms: int) -> None:
-        """Put events into the state, in blobs under one key after another."""
+        """Store events as blobs, which are spread over the keys in `homes`."""
         rows = max(1, min(ROWS_AT_ONCE, BLOB_BYTES * events.num_rows // max(1, events.nbytes)))
         parts = [events.slice(start, rows) for start in range(0, events.num_rows, rows)]
         used = homes.column(0).combine_chunks().unique().slice(0, len(parts))
         keys, due = pa.table([used], schema=homes.schema), {"due_ms": pa.array([due_ms] * len(used))}
         blobs = []
         for home, blob in enumerate(self._waiting.get_many(keys, due)["events"]):
-            # If the clock went back, others may be due at the same time.
+            # If the clock went back, other events may be due at the same time.
             there = [self._decoded(blob.as_buffer())] if blob.is_valid else []
             blobs.append(_encoded(pa.concat_tables([*there, *parts[home :: len(used)]])))
         self._waiting.update_many(keys, due, {"events": pa.array(blobs, pa.binary())})
         self._handle.registerTimers(keys, due_ms)
 
     def _decoded(self, blob: pa.Buffer) -> pa.Table:
-        """The events of a blob.
+        """Return the events of a blob.
 
         Raises:
-            DataError: the stream has other columns now.
+            DataError: the blob was written by a stream with other columns.
         """
         with pa.ipc.open_stream(blob) as reader:
             there: pa.Schema = reader.schema
@@ -191,7 +191,7 @@ class LookUpAgain(ArrowStatefulProcessor):
 
 
 def _absent(numbers: Positions, matches: Matches) -> npt.NDArray[np.bool_]:
-    """Which events have a key that has no rows, and did not fail."""
+    """Return which events have a key without rows, whose lookup did not fail."""
     absent = (numbers >= 0) & ~failed_events(numbers, matches.failures)
     absent[absent] = matches.counts[numbers[absent]] == 0
     return absent

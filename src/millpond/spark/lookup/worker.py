@@ -1,14 +1,13 @@
-"""The lookup join inside a Python worker: whole Arrow batches in, joined batches out.
+"""The lookup join in a Python worker: Arrow batches in, joined batches out.
 
-Spark hands a partition to any worker and may end a worker at any time, so what is kept here is a
-cache and nothing else. A new worker gives the same answers as one that was used before.
-The invariant: the rows of one key are asked for once per batch, and every event of a key gets
-exactly the rows that were answered.
+Spark hands a partition to any worker and may end a worker at any time. So a worker keeps only a cache, and a new
+worker gives the same answers as an old one. The invariant: each key is looked up once per batch, and every event of
+the key gets exactly the rows of that answer.
 
-A batch is joined without touching its rows: its keys are numbered (`distinct_keys`), the distinct
-ones looked up, and both sides taken by position. Rows whose key has a null get number -1 and match
-nothing. Where the distinct keys are looked up depends on the table: here (`LookupTable`), in a file
-that all workers of the machine map (`Published`), or in a state host of the executor (`Hosted`).
+A batch is joined without converting its rows: its keys are numbered (`distinct_keys`), the distinct keys are looked
+up, and both sides are taken by position. Events whose key has a null get number -1 and match nothing. Keys are looked
+up in this process (`LookupTable`), in a file that all workers of the machine map (`Published`), or in a state host of
+the executor (`Hosted`).
 """
 
 import os
@@ -48,13 +47,17 @@ from millpond.spark.spec.operator import DEAD_LETTER
 
 @dataclass(frozen=True)
 class JoinPlan:
-    """What a worker needs to know of one lookup join.
+    """One lookup join as a worker runs it.
 
-    `source` is the table to open, or where the files of a fully cached one are, whose declaration
-    stays on the driver, or a table that state hosts hold. `letter` is the type of a dead letter, None where a key that
-    fails fails the batch. `key_places` are the event's columns that make
-    its key, in the order of the table's keys; columns from `kept` on were added only to cast a key.
-    `invalidations` says where invalidated keys are found, for a cache in the worker.
+    Attributes:
+        source: a table to open in the worker, the place of a fully cached table's files (its declaration stays on the
+            driver), or a table in state hosts.
+        key_places: the positions of the event's columns that make its key, in the order of the table's keys.
+        kept: the number of the event's columns. Those after them were added only to cast a key.
+        inner: whether events without a match are dropped.
+        wanted: the columns to add.
+        letter: the type of a dead letter; None if a failing key fails the batch.
+        invalidations: where invalidated keys are found, for a cache in the worker.
     """
 
     source: "LookupTable | Published | Hosted"
@@ -67,17 +70,17 @@ class JoinPlan:
 
 
 class Hosted:
-    """A table whose cache lives in state hosts, and so outlives the workers.
+    """A table whose cache is in state hosts, and so outlives the workers.
 
-    With one host all partitions share its cache. With several, partitions are shards of the keys, and each host has
-    the cache of its shards.
+    With one host, all partitions share its cache. With several, partitions are shards of the keys, and each host
+    caches the keys of its shards.
 
     Args:
-        wanted: what of it is wanted.
-        table: the table, with a host's share of its limits.
-        application: whose hosts.
-        hosts: how many an executor has for it.
-        invalidations: where invalidated keys are found; None where they are not told.
+        wanted: the columns that the join adds.
+        table: the table, with one host's share of its limits.
+        application: the id of the Spark application that the hosts belong to.
+        hosts: the number of hosts of each executor for this table.
+        invalidations: where invalidated keys are found; None if the table's caches are not told of them.
     """
 
     def __init__(
@@ -95,18 +98,18 @@ class Hosted:
         self.hosts = hosts
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travels as bytes, which only the host opens; pickled while Spark pickles, which so sees its broadcasts."""
+        """Pickle the table to bytes that only the host opens. Spark registers its broadcasts during this pickling."""
         return {**vars(self), "_carried": None, "_pickled": cloudpickle.dumps(self._carried)}
 
     def open(self) -> "HostRows":
-        """The table in the one host, or in that of the running task's shard."""
+        """Connect to the only host, or to that of the running task's shard."""
         task = TaskContext.get()
         shard = 0 if task is None or self.hosts == 1 else task.partitionId()
         return HostRows(self, shard, self._pickled)
 
 
 class HostRows:
-    """A table as the state host of one shard answers for it."""
+    """A table in the state host of one shard."""
 
     def __init__(self, source: Hosted, shard: int, pickled: bytes) -> None:
         self._connection = HostAddress.of_shard(shard, source.hosts, source.application).connect()
@@ -115,7 +118,7 @@ class HostRows:
         self._connection.send(OpenLookups(os.getppid(), TaskEnvironment.of_worker().encode(), invalidated), pickled)
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
-        """Ask the host."""
+        """Look up the keys in the host."""
         names = [str(place) for place in range(len(keys))]
         self._waiting = True
         self._connection.send(Keys(), memoryview(one_batch(pa.RecordBatch.from_arrays(list(keys), names=names))))
@@ -124,7 +127,7 @@ class HostRows:
         return found
 
     def close(self) -> None:
-        """End the conversation; the host keeps the cache. A host that failed has ended it already."""
+        """End the conversation, unless a failed host has ended it already. The host keeps the cache."""
         with self._connection:
             if not self._waiting:
                 self._connection.send(End())
@@ -133,7 +136,7 @@ class HostRows:
 def join_batches(
     plan: JoinPlan, batches: Iterator[pa.RecordBatch], report: Callable[[Counted], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Every batch of a partition, joined, and behind it its dead letters; `report` gets what was counted for it."""
+    """Yield each joined batch of a partition, followed by its dead letters. `report` gets the batch's counters."""
     leave_modules_out()
     try:
         with closing(_opened(plan)) as rows:
@@ -149,7 +152,7 @@ def join_batches(
 
 
 def joined(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: Matches) -> Iterator[pa.RecordBatch]:
-    """One batch, joined, and the dead letters of its keys that failed; `numbers` are those of its keys."""
+    """Yield one joined batch, then the dead letters of failed keys. `numbers` has the key number of each event."""
     if not matches.failures:
         yield join_batch(plan, batch, numbers, matches)
         return
@@ -159,7 +162,7 @@ def joined(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: M
 
 
 def join_batch(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matches: Matches) -> pa.RecordBatch:
-    """One batch with the matching rows beside its own, once per match; `numbers` are those of its keys."""
+    """Return a batch with matching rows added, one row per match. `numbers` has the key number of each event."""
     starts, counts = _of_events(numbers, matches)
     repeats = counts if plan.inner else np.maximum(counts, 1)
     once = bool((repeats == 1).all())
@@ -194,10 +197,10 @@ def _letters(plan: JoinPlan, events: pa.RecordBatch, numbers: Positions, matches
 
 
 def _of_events(numbers: Positions, matches: Matches) -> tuple[Positions, Positions]:
-    """Where the rows of every event begin, and how many they are."""
+    """Return where the rows of every event begin, and how many there are."""
     if not len(matches.counts):
         return np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
-    # Number -1, no key, takes the last key's, which is then struck out.
+    # Number -1 means no key. It indexes the last key's count, which is then set to 0.
     counts = matches.counts[numbers]
     counts[numbers < 0] = 0
     return matches.starts[numbers], counts
@@ -208,12 +211,12 @@ def _newest(invalidations: InvalidationsPlace | None) -> bytes:
 
 
 def _opened(plan: JoinPlan) -> Rows:
-    """The table as this join wants it."""
+    """Open the table for this join."""
     return plan.source.open() if isinstance(plan.source, Hosted) else opened_here(plan)
 
 
 def opened_here(plan: JoinPlan, idle_ms: int = WORKER_IDLE_MS) -> PartialRows | FullRows:
-    """The table in this process, which lives on for `idle_ms` when it has nothing to do."""
+    """Open the table in this process, which ends after `idle_ms` without work."""
     source = plan.source
     if isinstance(source, LookupTable):
         return opened(plan.wanted, source, idle_ms, _newest(plan.invalidations))
