@@ -1,8 +1,8 @@
 """Makes the next manifest from the last one: which segments a new version consists of.
 
 It is a pure function, and the one place that keeps the log short. Every key group has a newest *base* of some version,
-and the *deltas* after that version complete it. So a delta that is no younger than the oldest of these bases is
-dropped, and so is a base whose key groups all have a newer one.
+and the *deltas* after that version complete it. So a delta is dropped once every key group has a base of its version or
+later, and a base once all its key groups have a newer one.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Starts a new operator with the state of a savepoint, with any number of shards and key groups.
 
-A savepoint's rows are ordered by the key groups of the operator that wrote it. If the new operator has as many, a shard
-takes the rows of its own key groups. If it has another number, the key groups are computed anew from the keys. A key's
+A savepoint's rows have the key groups of the operator that wrote it. If the new operator has as many, a shard takes
+the rows of its own key groups. If it has another number, the key groups are computed anew from the keys. A key's
 group is its hash modulo their number. So a row can belong to a shard only if the two groups are equal modulo the
 greatest common divisor of both numbers. The other rows are skipped without hashing.
 

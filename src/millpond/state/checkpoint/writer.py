@@ -5,7 +5,8 @@ turn). So it costs what it touches, and a restore reads at most about twice the 
 
 - every key group has a newest base, of some version; the deltas after that version complete it;
 - bases go round the key groups in turn, so each gets a new one in time;
-- a delta older than every base, and a base whose key groups all have a newer one, is dropped.
+- a delta is dropped once every key group has a base of its version or later;
+- a base is dropped once all its key groups have a newer one.
 
 The writer determines what a version consists of. `Shard` decides when, and whether bases are made from the live backend
 between two versions or from a snapshot while records flow.

@@ -292,7 +292,7 @@ class _AtomicKeyMap:
 
 
 def _default(name: str, default: Any, serializer: Serializer) -> Callable[[], Any]:
-    """Return what makes the default: the user's own function, or one that returns the value, copied if it is mutable.
+    """Return a function that makes the default: the user's own, or one that returns the value, copied if mutable.
 
     A class makes objects of one type, so its default is checked once. The result of another function is checked each
     time.

@@ -7,12 +7,12 @@ written to disk as a run (`timer_runs`). The first timer is the first one of hea
 A run cannot give up an entry in its middle. So the deletion of a timer that is in a run is noted, with a number later
 than the entry's. An entry whose timer has a later note is skipped. Notes are spilled in the same way, and merged with
 the entries as time advances. A timer that fires is the first of the runs, and needs no note. Once more than half of the
-entries have notes, all runs are rewritten without them.
+entries have notes, and more than memory holds, all runs are rewritten without them.
 
 If no disk accepts a run, timers stay in memory, and the next run is tried when there are twice as many.
 
 Invariants: a timer that is set is either in `_head`, or has one entry in a run with a number above that of its last
-note. Once there are more of them than memory holds, at most half of the entries on disk are of deleted timers.
+note. Once the entries of deleted timers are more than memory holds, they are at most half of the entries on disk.
 """
 
 import heapq

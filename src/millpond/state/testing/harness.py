@@ -310,7 +310,7 @@ class Harness:
         return begun
 
     def rollback(self) -> None:
-        """Go back to the begin of the last checkpoint: state, timers, both times, late records, untaken output.
+        """Go back to where the last checkpoint began: state, timers, both times, late records, untaken output.
 
         Before the first checkpoint, go back to where the harness was opened, restored or rescaled.
         """

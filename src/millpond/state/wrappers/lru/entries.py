@@ -393,7 +393,7 @@ def as_changes(entries: list[Entry]) -> Cells:
 
 
 def places(cells: Cells) -> list[Any]:
-    """Return each cell's key in a bucket: its key, or key and map key."""
+    """Return what names each cell in a bucket: its key, or key and map key."""
     return cells.keys if cells.map_keys is None else list(zip(cells.keys, cells.map_keys, strict=True))
 
 

@@ -5,8 +5,9 @@ changed already costs no more. Everything else (misses, the first change of a ce
 An update never reads the backend.
 
 The backend is read past its handles (`RawCells`): values come as they are, and are copied only when handed out. Its
-current key changes for one purpose only, iterating over a map, because its own handle returns entries that belong to
-the caller. So a record that hits costs no key switch but its own.
+current key changes for two purposes only. One is iterating over a map, because the backend's handle returns entries
+that belong to the caller. The other is extending a list that is too heavy for the cache. So a record that hits costs no
+key switch but its own.
 """
 
 # ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do

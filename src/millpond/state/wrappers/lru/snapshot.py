@@ -40,7 +40,7 @@ class LruSnapshot:
         self._released = False
 
     def keep(self, replaced: list[dict[Row, Entry]]) -> None:
-        """Free what is no longer needed together with this snapshot: it takes long, and no record waits for that."""
+        """Free these together with this snapshot, because freeing takes long and then no record waits for it."""
         if not self._released:
             self._replaced += replaced
 

@@ -1,4 +1,7 @@
-"""Reports every read of an `LruStateCache` to a recording of hit-rate curves.
+"""Reports reads of an `LruStateCache` to a recording of hit-rate curves.
+
+Reported are `get`, `exists`, `update_with`, `add` and batch access of value states, `get` and `exists` of list states,
+and `get` and `contains` of map states.
 
 A recorded handle has methods of its own in place of its class's; a handle that is not recorded pays nothing. Writes are
 not reported: they read nothing, so they neither hit nor miss.
