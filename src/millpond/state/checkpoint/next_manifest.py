@@ -26,7 +26,7 @@ from millpond.state.checkpoint.storage.interface import Commit
 
 _FIRST_ROWS = 100
 _ENCODED_AHEAD = 2
-"""Segments that may be encoded, or being encoded, before the oldest of them is put into the spool."""
+"""Largest number of segments that are encoded, or being encoded, before the oldest is put into the spool."""
 
 
 class Source(Protocol):

@@ -33,7 +33,7 @@ from millpond.state.types.key_types import as_row, as_rows
 
 _UNREAD: Any = object()
 _WEIGHED = 64
-"""About how many of the cells that are written at once are measured, at most."""
+"""Largest number of cells that are measured, of those written at once."""
 
 
 class _Spilled:

@@ -184,7 +184,7 @@ class Harness:
         self._check_usable()
         if self._time is not None and not timed:
             records = self._in_time(records, self._time)
-        # The hot path: everything is a local variable, a known key costs one look-up, and a key group is entered once.
+        # The hot path: only local variables; a known key costs one look-up; a key group is entered when it changes.
         key_of, places, collect = self._key, self._shards.places, self._output.extend
         remembered, find = places.remembered, places.find
         self._condition = _Condition.FAILED

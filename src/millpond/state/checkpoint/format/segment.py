@@ -51,7 +51,7 @@ DECODE_ERRORS = (
     MemoryError,
     struct.error,
 )
-"""What decoding can raise for a body with a valid checksum that Millpond did not write. Arrow raises OSErrors too."""
+"""Errors of decoding a body with a valid checksum that Millpond did not write. Arrow raises OSErrors about memory."""
 
 _MAGIC = b"MPSG"
 _RAW_MAGIC = b"MPSR"
