@@ -79,7 +79,7 @@ class Database:
         except BaseException:
             self._lock.close()
             raise
-        # A close flushes and, on a full disk, waits for room, even at the process's end. So background work is cancelled.
+        # A close flushes and on a full disk waits for room, even at the process's end. So background work is cancelled.
         self._stop = weakref.finalize(self, self.handle.cancel_all_background, False)
         self.unreverted: Laid | None = None
         self.closed = False
