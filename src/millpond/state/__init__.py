@@ -1,6 +1,6 @@
-"""What an operator remembers per key. Pure Python, no Spark.
+"""Keyed state: what an operator keeps per key. Pure Python, no Spark.
 
-These are the names for who writes an operator. Who writes or drives a backend, a cache or a serializer finds theirs in
+These are the names for writing an operator. Those for writing or using a backend, a cache or a serializer are in
 `millpond.state.spi`.
 """
 

@@ -1,7 +1,7 @@
-"""What a backend, a state cache or a serializer is made of: for who writes one, or drives one without an operator.
+"""The names for writing a backend, a state cache or a serializer, or for using one without an operator.
 
-An operator needs none of this: `millpond.state` has what its author uses. See "How to keep state without Spark" for a
-backend of one's own.
+An operator needs none of them: `millpond.state` has the names that its author uses. See "How to keep state without
+Spark" for a custom backend.
 """
 
 from typing import TYPE_CHECKING, Any

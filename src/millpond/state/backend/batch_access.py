@@ -1,11 +1,11 @@
-"""A value state of many keys at once: for callers that hold a batch of keys, and not one after the other.
+"""Batch access: read and write a value state of many keys at once, for callers that hold a batch of keys.
 
-What is asked of a thousand keys costs a thousand calls when it goes through a handle. A handle that can
-do better says so (`many`); for every other one the functions here go key by key, over any backend,
-cache or time to live, with the same result.
+Through a handle, a thousand keys cost a thousand calls. A handle that can do better has a method `many`. For
+every other handle the functions here go key by key, over any backend, cache or time to live, with the same
+result.
 
-Invariant: these functions leave the backend as a call for each key in turn would, except that the
-current key is then any.
+Invariant: these functions leave the backend as one call per key would, except that the current key is
+undefined afterwards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ from millpond.state.types.rows import Row
 
 @dataclass(frozen=True)
 class ManyKeys:
-    """Keys of one shard, by runs of one key group each.
+    """Keys of one shard, in runs: consecutive keys of one key group.
 
     Attributes:
         keys: the keys.
-        runs: (key group, first, end) of each run, in the order of the keys.
-        distinct: whether it is known that no key comes twice.
+        runs: `(key group, first, end)` of each run, in the order of the keys.
+        distinct: whether it is known that no key occurs twice.
     """
 
     keys: Sequence[Row]
@@ -43,7 +43,7 @@ class ManyKeys:
 
     @staticmethod
     def of(keys: Sequence[Row], key_groups: Sequence[int]) -> "ManyKeys":
-        """Keys with their key groups.
+        """Return keys with their key groups, divided into runs.
 
         >>> ManyKeys.of([("a",), ("b",), ("c",)], [7, 7, 9]).runs
         [(7, 0, 2), (9, 2, 3)]
@@ -54,22 +54,22 @@ class ManyKeys:
 
 
 class ManyValues(Protocol):
-    """What a value state's handle gives that can work on many keys at once."""
+    """Batch access to one value state."""
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         ...
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
-        """Set the value of each key. Of a key that comes twice the last one counts. Values were checked."""
+        """Set the value of each key. If a key occurs twice, its last value counts. The values are checked already."""
         ...
 
     def add_many(self, many: ManyKeys, number: Any) -> None:
-        """Add a number to that of each key, or of a sequence each to its own. A key may come twice."""
+        """Add `number` to the value of each key, or of a sequence each number to its own. A key may occur twice."""
         ...
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Forget the value of each key."""
+        """Delete the value of each key."""
         ...
 
 
@@ -83,7 +83,7 @@ def _many(state: ValueState) -> ManyValues | None:
 
 
 def each_key(backend: KeyedStateBackend, many: ManyKeys) -> Iterator[int]:
-    """The places of the keys, in turn, each the current key while it is at hand."""
+    """Make each key the current key in turn, and yield its position."""
     context = backend.context
     for key_group, first, end in many.runs:
         backend.enter(key_group)
@@ -93,7 +93,7 @@ def each_key(backend: KeyedStateBackend, many: ManyKeys) -> Iterator[int]:
 
 
 def get_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys) -> list[Any]:
-    """The value of each key, or None."""
+    """Return the value of each key, or None."""
     at_once = _many(state)
     if at_once is not None:
         return at_once.get_many(many)
@@ -101,7 +101,7 @@ def get_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys) -> l
 
 
 def update_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys, values: Sequence[Any]) -> None:
-    """Set the value of each key. Of a key that comes twice the last one counts."""
+    """Set the value of each key. If a key occurs twice, its last value counts."""
     at_once = _many(state)
     if at_once is not None:
         at_once.update_many(many, values)
@@ -111,10 +111,10 @@ def update_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys, v
 
 
 def add_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys, number: Any) -> None:
-    """Add a number to that of each key, or of a sequence each to its own. A key may come twice.
+    """Add `number` to the value of each key, or of a sequence each number to its own. A key may occur twice.
 
     Raises:
-        DataError: a number, or a sum, does not fit. Keys before it may have been added to.
+        DataError: a number, or a sum, does not fit. The keys before it may have been changed already.
         OptionError: values of the state are neither int nor float.
     """
     at_once = _many(state)
@@ -126,7 +126,7 @@ def add_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys, numb
 
 
 def clear_many(backend: KeyedStateBackend, state: ValueState, many: ManyKeys) -> None:
-    """Forget the value of each key."""
+    """Delete the value of each key."""
     at_once = _many(state)
     if at_once is not None:
         at_once.clear_many(many)

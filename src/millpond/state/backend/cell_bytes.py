@@ -1,7 +1,7 @@
-"""The cells of one state as pairs of bytes, as they lie in a spill file and in a raw segment of a checkpoint.
+"""Encode the cells of one state as pairs of bytes, as spill files and raw segments of checkpoints hold them.
 
-What differs from kind to kind is whether a cell is a value, a list of them, or an entry of a map. A table is what a
-heap table of that kind is: by key in its given form, and by map key.
+The kinds of state differ in what a cell is: a value, a list of values, or one entry of a map. A table here has the
+form of a heap table of that kind: by key in its given form, and for maps then by map key.
 """
 
 import struct
@@ -21,25 +21,28 @@ _LENGTH = struct.Struct(">I")
 
 
 def cell_bytes(descriptor: StateDescriptor, number: int) -> "FlatBytes | EntryBytes":
-    """What reads and writes the cells of a state. Its places begin with `number`, which means nothing elsewhere."""
+    """Return the encoder of a state's cells. Their places begin with `number`, which means nothing elsewhere."""
     codec = descriptor.codec(f"state {descriptor.name!r}")
     return _form(descriptor.kind, places.state_prefix(number), codec.dumps, codec.loads)
 
 
 def lives(kind: StateKind) -> Callable[[bytes, bytes], Any]:
-    """Reads since when a cell with a TTL is alive, in ms; of a list, each element. It decodes no value."""
+    """Return a function that reads since when a cell with a TTL is alive, in ms. For a list it reads each element.
+
+    It decodes no value.
+    """
     return _form(kind, b"", _unwritten, alive_since_ms).value
 
 
 def laid_over(form: "FlatBytes | EntryBytes", pairs: Pairs, table: Mapping[Any, Any]) -> Pairs:
-    """Pairs with the cells of a table in place of theirs, ABSENT ones gone; in the order of places.
+    """Return the pairs with the cells of a table put over them, in the order of places. ABSENT cells are left out.
 
-    That is the order that they must be in. What a table changes of a key group is little, so each cell is searched.
+    Pairs must be in that order. A table changes few cells of a key group, so each is found by binary search.
     """
     if not table:
         return pairs
     kept, gone = form.pairs(table, table)
-    # The number of the state may be another writer's.
+    # The pairs may come from another writer, which gave the state another number.
     number = pairs.places[0][: places.STATE_BYTES] if len(pairs) else form.prefix
     stored, added = pairs.stored.copy(), []
     for at, data in kept:
@@ -84,36 +87,36 @@ class FlatBytes:
         self.dumps = dumps
         self.loads = loads
         self.place: Callable[[Any], bytes] = places.flat_place(prefix)
-        """Where a key's cell lies, from its given form."""
+        """Return the place of a key's cell, from the key's given form."""
 
     def value(self, at: bytes, stored: bytes) -> Any:
-        """What a cell holds."""
+        """Decode a cell's value."""
         return self.loads(places.flat_data(at, stored))
 
     def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
-        """What to put, and what to delete."""
+        """Return the pairs to put and the places to delete, for these keys of a table."""
         kept, gone = self.placed(list(map(self.place, keys)), list(map(table.get, keys, repeat(ABSENT))))
         return list(kept), gone
 
     def placed(self, where: list[bytes], values: list[Any]) -> tuple[Pairs, list[bytes]]:
-        """The same of cells whose places are known."""
+        """Return the same for cells whose places are known."""
         kept, stored, gone = places.flat_columns(where, values, self.dumps)
         return Pairs(kept, stored), gone
 
     def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
-        """Put cells into a table."""
+        """Decode pairs and put them into a table."""
         for at, stored in pairs:
             table[given_form(places.flat_key(at, stored))] = self.value(at, stored)
 
     def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
-        """Pairs as cells."""
+        """Decode pairs as cells."""
         table: dict[Any, Any] = {}
         self.add(table, pairs)
         return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
 
 
 class EntryBytes:
-    """The cells of map states: each entry is one."""
+    """The cells of map states: each entry is one cell."""
 
     def __init__(self, prefix: bytes, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> None:
         self.prefix = prefix
@@ -121,15 +124,15 @@ class EntryBytes:
         self.loads = loads
 
     def value(self, at: bytes, stored: bytes) -> Any:
-        """What a cell holds."""
+        """Decode a cell's value."""
         return self.loads(places.entry_data(at, stored))
 
     def entries(self, key: Any) -> bytes:
-        """The prefix of a key's entries, from its given form."""
+        """Return the prefix of a key's entries, from its given form."""
         return places.entries_prefix(self.prefix, as_row(key))
 
     def pairs(self, table: Mapping[Any, Any], keys: Collection[Any]) -> tuple[list[Pair], list[bytes]]:
-        """What to put, and what to delete: the entries of these keys."""
+        """Return the pairs to put and the places to delete, for all entries of these keys in a table."""
         kept: list[Pair] = []
         gone: list[bytes] = []
         for key in keys:
@@ -143,16 +146,16 @@ class EntryBytes:
         return kept, gone
 
     def add(self, table: dict[Any, Any], pairs: Iterable[Pair]) -> None:
-        """Put cells into a table."""
+        """Decode pairs and put them into a table."""
         for key, map_key, data in self.decoded(pairs):
             table.setdefault(given_form(key), {})[map_key] = self.loads(data)
 
     def decoded(self, pairs: Iterable[Pair]) -> Iterator[places.Entry]:
-        """Pairs as tuples and the bytes of values."""
+        """Decode keys and map keys; the values stay bytes."""
         return (places.entry(at, stored) for at, stored in pairs)
 
     def cells(self, key_group: int, pairs: Iterable[Pair]) -> Cells:
-        """Pairs as cells."""
+        """Decode pairs as cells."""
         found = Cells(map_keys=[])
         for key, map_key, data in self.decoded(pairs):
             found.keys.append(key)
@@ -163,7 +166,7 @@ class EntryBytes:
 
 
 def _list_dumps(dumps: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """A list as its elements' bytes, each after its length."""
+    """Return a function that encodes a list: each element's bytes after their length."""
     pack = _LENGTH.pack
     return lambda values: b"".join(part for data in map(dumps, values) for part in (pack(len(data)), data))
 

@@ -1,4 +1,4 @@
-"""Refuses a backend that lacks a part of the interface, before a record is lost to it."""
+"""Check that a backend has every member of the interface, before it handles any record."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ _PARTS = {"state access": StateAccess, "versions": Versions, "raw copies": RawCo
 
 
 def missing_members(backend: object) -> list[str]:
-    """What a backend, or a class of backends, lacks, with the part of the interface that it belongs to.
+    """Return the members that a backend, or a class of backends, lacks, each with its part of the interface.
 
     >>> missing_members(object())[-2:]
     ['report_to (reports)', 'temperatures (reports)']
@@ -25,10 +25,10 @@ def missing_members(backend: object) -> list[str]:
 
 
 def checked_backend(backend: B) -> B:
-    """The backend itself.
+    """Return the backend itself.
 
     Raises:
-        OptionError: it lacks members of `KeyedStateBackend`; they are named.
+        OptionError: it lacks members of `KeyedStateBackend`. The message names them.
     """
     missing = missing_members(backend)
     if missing:

@@ -1,8 +1,8 @@
-"""What the handles of every backend say of the current key: whose state it is, and that there is none.
+"""Names the current key in errors, and rejects the use of a state while no key is current.
 
-A handle that is used in `init()` or `close()`, or after a version ended, must fail by name and not write
-somewhere. And what goes wrong with a value is told with the key it is for. Both texts are made only when
-they are read, since records never read them.
+Every backend's handles use this. A handle that is used in `init()` or `close()`, or after a version ended, must raise
+an error that names the state; it must not write anywhere. And an error about a value names the key. Both texts
+are built only when an error is read, so records do not pay for them.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from millpond.state.backend.protocols import KeyContext
 
 
 class Who:
-    """Names a state, and the current key where there is one.
+    """Text that names a state, and the current key if there is one.
 
     >>> context = KeyContext()
     >>> str(Who("state 'visits'", context))
@@ -31,7 +31,7 @@ class Who:
 
 
 class NoKeyGroup:
-    """Stands where a handle's dictionaries would while no key group is entered, and refuses every use of a state."""
+    """Replaces a handle's dictionaries while no key group is entered. Every access raises an OptionError."""
 
     def __init__(self, name: str) -> None:
         self._what = f"state {name!r}"
@@ -43,7 +43,7 @@ class NoKeyGroup:
 
 
 def no_current_key(what: str) -> OptionError:
-    """The error of a state ("state 'visits'") that is used while no key is current."""
+    """Return the error for a state ("state 'visits'") that is used while no key is current."""
     return OptionError(
         f"{what} was used without a current key. Use it only inside the calls that are made for a key, not in "
         "init() or close()."

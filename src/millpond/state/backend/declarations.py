@@ -1,7 +1,7 @@
-"""The states that a backend holds, by name, and what it says to a declaration that does not fit.
+"""The states that a backend holds, by name, and the errors for declarations that do not fit.
 
-Every backend makes its own handles, and keeps them here: one for each name, the same one however often
-a state is declared. So they all refuse the same things in the same words.
+Each backend creates its own handles and keeps them here. A state has one handle, however often it is declared.
+So all backends reject the same declarations with the same messages.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 
 
 class Handle(Protocol):
-    """What a handle is here: something of one state."""
+    """A handle, as far as this module is concerned: it belongs to one state."""
 
     descriptor: StateDescriptor
 
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class Declarations(Generic[S]):
-    """A backend's handles by the names of their states.
+    """A backend's handles by state name.
 
     Args:
-        kinds: the class of the handles of each kind of state.
-        make: a handle of one of these classes, for a state that is declared the first time.
+        kinds: the handle class of each kind of state.
+        make: creates a handle of such a class for a state that is declared for the first time.
     """
 
     def __init__(self, kinds: Mapping[StateKind, type[S]], make: Callable[[type[Any], StateDescriptor], S]) -> None:
@@ -35,10 +35,10 @@ class Declarations(Generic[S]):
         self.states: dict[str, S] = {}
 
     def declare(self, descriptor: StateDescriptor, kind: type[T]) -> T:
-        """The handle of a state, of the class asked for.
+        """Return the handle of a state, of the class asked for.
 
         Raises:
-            OptionError: the state is of another kind, or its name is another state's.
+            OptionError: the state is of another kind, or another state has its name.
         """
         if self._kinds[descriptor.kind] is not kind:
             raise OptionError(
@@ -56,14 +56,14 @@ class Declarations(Generic[S]):
         return known
 
     def restore(self, descriptor: StateDescriptor) -> S:
-        """The handle of a state that is being restored, of whichever kind."""
+        """Return the handle of a state that is being restored, of any kind."""
         return self.declare(descriptor, self._kinds[descriptor.kind])
 
     def find(self, name: str) -> S:
-        """The handle of a state that was declared.
+        """Return the handle of a declared state.
 
         Raises:
-            OptionError: it was not.
+            OptionError: no state of this name was declared.
         """
         known = self.states.get(name)
         if known is None:
@@ -72,12 +72,12 @@ class Declarations(Generic[S]):
 
 
 def foreign_key_group(key_group: int, key_groups: range) -> OptionError:
-    """The error of a backend that is turned to a key group which is not its shard's."""
+    """Return the error for entering a key group that does not belong to this shard."""
     return OptionError(f"key group {key_group} is not one of this shard's: {key_groups}.")
 
 
 def open_version(name: str) -> OptionError:
-    """The error of a backend that shall load a state into a version that has changes."""
+    """Return the error for loading a state while the open version has changes."""
     return OptionError(f"state {name!r} cannot be loaded while a version is open: roll back or commit first.")
 
 

@@ -1,9 +1,9 @@
-"""What of a state with a time to live is still alive, and finding the rest a few cells at a time.
+"""Which values of a state with a TTL are alive, and a sweep that removes expired ones a few cells at a time.
 
-Expiry is a function of a cell and the time alone: reading changes nothing. So expired values may lie
-about for a while, and each way of removing them (leaving them out of a snapshot, removing what a base
-left out, the sweep below) is free to come early or late, or not at all, without anybody who sees only
-living values noticing.
+Invariant: whether a value has expired depends on its cell and the time alone, and reading changes nothing. So
+expired values may stay in the state for a while. There are three ways to remove them: a snapshot leaves them out,
+what a base left out is removed, and the sweep below. Each may run early, late or never, and a reader of living
+values sees no difference.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from millpond.state.types.rows import Row
 from millpond.state.types.ttl import Ttl
 
 CELLS_PER_ACCESS = 5
-"""How many cells each access to a state looks at, where it is cleaned incrementally. Flink's number."""
+"""Number of cells that each access to a state checks under incremental clean-up. Flink's number."""
 
 
 def alive(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
-    """The cells of a state with a TTL without what has expired by now: what a full snapshot keeps.
+    """Return the cells of a state with a TTL that have not expired by `now_ms`: what a full snapshot keeps.
 
-    A list is judged element by element, and is gone when none is left. Deleted cells stay deleted cells.
+    List elements expire one by one; a list without living elements is left out. Deleted cells stay deleted cells.
     """
     born_before = now_ms - ttl.duration_ms  # born then or earlier: expired
     values = [_alive(value, born_before) for value in cells.values]
@@ -38,7 +38,7 @@ def alive(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
 
 
 def removals(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
-    """What a backend must write to be rid of what has expired of these cells by now: nothing of those that live whole.
+    """Return the writes that remove what has expired of these cells by `now_ms`. Cells that live whole are left out.
 
     >>> removals(Cells([0, 0], [("ann",), ("bob",)], None, [("old", 90), ("young", 91)]), Ttl(10), now_ms=100)
     Cells(key_groups=[0], keys=[('ann',)], map_keys=None, values=[ABSENT])
@@ -64,7 +64,7 @@ def _alive(value: Any, born_before: int) -> Any:
 
 
 def without_times(cells: Cells, kind: StateKind) -> Cells:
-    """Cells of a state with a TTL as users know them: values without the times at which their lives began."""
+    """Return cells of a state with a TTL as users know them: values without the time at which their life began."""
     if kind is StateKind.LIST:
         values = [[value for value, _ in elements] for elements in cells.values]
     else:
@@ -73,13 +73,14 @@ def without_times(cells: Cells, kind: StateKind) -> Cells:
 
 
 class Sweep:
-    """Removes a state's expired values with every access to it, a few cells at a time.
+    """Removes a state's expired values a few cells at a time, with every access to the state.
 
-    A cursor goes round the keys of the state. What belongs to one key is looked at as a whole; if that is more
-    than was due, as many of the next accesses look at nothing, so that the work per access is bounded on average.
-    One round is made per time, since until time moves on nothing more expires.
+    A cursor goes round the keys of the state. All cells of one key are checked together. If they are more than were
+    due, the next accesses check nothing, so the work per access is bounded on average. There is one round per
+    time: until `now_ms` advances, nothing more expires.
 
-    It looks past the handle: the current key stays, and a cache neither counts what is looked at nor makes room for it.
+    The sweep bypasses the handle. So the current key stays, and a cache neither counts these reads nor makes room
+    for them.
     """
 
     def __init__(self, backend: KeyedStateBackend, name: str, ttl: Ttl) -> None:
@@ -92,7 +93,7 @@ class Sweep:
         self._due = 0
 
     def __call__(self) -> None:
-        """Look at what is due."""
+        """Check the cells that are due."""
         now_ms = self._backend.context.now_ms
         if self._round is None:
             if self._round_ms == now_ms:

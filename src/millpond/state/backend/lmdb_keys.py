@@ -1,13 +1,14 @@
-"""Where a cell of a spilled key group lies in a spill file: LMDB keys made of tuples, and back.
+"""LMDB keys of the cells in a spill file: tuples to bytes, and back.
 
     state (2 bytes) | key                                        of value and list states
     state (2 bytes) | length of the key (2 bytes) | key | map key    of an entry of a map state
 
-A tuple is written as for RocksDB (`millpond.state.types.ordered_keys`). LMDB's keys are short, so a tuple that is
-long stands there as a digest behind a byte that begins no tuple, and in full in front of the value.
+Tuples are encoded as for RocksDB (`millpond.state.types.ordered_keys`). LMDB limits the length of keys. So a long
+tuple is replaced by its digest, after a byte with which no tuple begins, and the full tuple stands in front of the
+value.
 
-Invariant: `cell(place(key), stored(key, data))` gives key and data back; and what is under a prefix is one
-state's, or one key's, alone.
+Invariants: decoding a place and what is stored there gives back key and data. All places under a prefix belong to
+one state, or to one key.
 """
 
 import hashlib
@@ -37,18 +38,18 @@ STATE_BYTES = _STATE.size
 _LONG = 0xC1
 """MessagePack never begins with this byte."""
 _TUPLE_OF_ONE = bytes([0x91])
-"""What MessagePack writes before the only element of a tuple."""
+"""What MessagePack writes before the only element of a one-element tuple."""
 _MARK = bytes([_LONG])
 _DIGEST_BYTES = 32
 _EIGHT_BYTES = np.dtype(">u8")
 _COMPARED = 32
-"""Of the places that are put in order, so many tell from where on places differ."""
+"""Number of places sampled to find the first byte at which the places differ."""
 _LONGEST = 240
-"""Bytes of a key, and of a map key, that stand in an LMDB key as they are."""
+"""Longest key, and longest map key, in bytes, that an LMDB key holds in full."""
 
 
 class Entry(NamedTuple):
-    """One cell: its tuples, and its value's bytes."""
+    """One cell: its tuples, and the bytes of its value."""
 
     key: Row
     map_key: Row
@@ -56,17 +57,17 @@ class Entry(NamedTuple):
 
 
 def state_prefix(number: int) -> bytes:
-    """The beginning of the places of a state's cells."""
+    """Return the beginning of the places of a state's cells."""
     return _STATE.pack(number)
 
 
 def is_long(at: bytes, start: int = STATE_BYTES) -> bool:
-    """Whether the tuple that begins at a position of a place stands there as a digest."""
+    """Return whether the tuple at this position of a place is a digest."""
     return at[start] == _LONG
 
 
 class LongPlace(bytes):
-    """A place that has only a digest of its key.
+    """A place that holds a digest of its key.
 
     Attributes:
         original: the key's bytes.
@@ -75,19 +76,19 @@ class LongPlace(bytes):
     original: bytes
 
     def __new__(cls, at: bytes, original: bytes) -> Self:
-        """A place, with the bytes of its key."""
+        """Create a place, with the bytes of its key."""
         made = super().__new__(cls, at)
         made.original = original
         return made
 
 
 def flat_place(prefix: bytes) -> Callable[[Any], bytes]:
-    """What gives the place of a key's value or list, from its given form: a `LongPlace` where the key is long."""
+    """Return a function that gives a key's place, from the key's given form: a `LongPlace` if the key is long."""
     start, before_text = len(prefix), prefix + _TUPLE_OF_ONE
     longest = start + _LONGEST
 
     def place(key: Any) -> bytes:
-        # A text alone needs no look at what it is.
+        # A single string needs no encoding by type.
         at = before_text + _pack(key) if type(key) is str else prefix + encode_key(as_row(key))
         if len(at) <= longest:
             return at
@@ -100,7 +101,7 @@ def flat_place(prefix: bytes) -> Callable[[Any], bytes]:
 def flat_columns(
     where: list[bytes], values: list[Any], dumps: Callable[[Any], bytes]
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Of values or lists at these places: the places, what stands there, and the places of those that are ABSENT."""
+    """Encode values or lists. Return the places to put, the bytes to put there, and the places of ABSENT values."""
     gone: list[bytes] = []
     if any(map(is_, values, repeat(ABSENT))):
         there = [value is not ABSENT for value in values]
@@ -116,10 +117,10 @@ def flat_columns(
 
 
 def in_order(where: list[bytes], values: list[Any]) -> tuple[list[bytes], list[Any]]:
-    """The cells of one state about in the order of their places, so that those of a page are written together.
+    """Return the cells of one state roughly in the order of their places, so that those of a page are written together.
 
-    Where all places are equally long, eight bytes of each tell, from the first that differs in some: to compare
-    numbers takes a third of the time. What these do not tell apart comes in any order.
+    If all places are equally long, they are compared by eight bytes, from the first byte that differs among a sample.
+    Comparing them as numbers takes a third of the time. Places that are equal in these bytes come in any order.
     """
     if len(where) < 2:  # noqa: PLR2004 - one is in order
         return where, values
@@ -138,22 +139,22 @@ def in_order(where: list[bytes], values: list[Any]) -> tuple[list[bytes], list[A
 
 
 def key_of(place: bytes) -> Any:
-    """The key that a place was made of, in its given form."""
+    """Return the key of a place, in its given form."""
     return given_form(decode_key(place.original if type(place) is LongPlace else place[STATE_BYTES:]))
 
 
 def flat_data(at: bytes, stored: bytes) -> bytes:
-    """The value's bytes of what stands at a place."""
+    """Return the value's bytes of what is stored at a place."""
     return _split(stored)[1] if is_long(at) else stored
 
 
 def flat_key(at: bytes, stored: bytes) -> Row:
-    """The key whose value stands at a place."""
+    """Return the key whose value is stored at a place."""
     return decode_key(_split(stored)[0] if is_long(at) else at[STATE_BYTES:])
 
 
 def entries_prefix(prefix: bytes, key: Row) -> bytes:
-    """The beginning of the places of one key's entries."""
+    """Return the beginning of the places of one key's entries."""
     encoded = encode_key(key)
     if len(encoded) > _LONGEST:
         encoded = _digest(encoded)
@@ -161,13 +162,13 @@ def entries_prefix(prefix: bytes, key: Row) -> bytes:
 
 
 def entry_place(entries: bytes, map_key: Row) -> bytes:
-    """The place of an entry, from its key's prefix."""
+    """Return the place of an entry, from its key's prefix."""
     encoded = encode_key(map_key)
     return entries + (encoded if len(encoded) <= _LONGEST else _digest(encoded))
 
 
 def entry_stored(at: bytes, key: Row, map_key: Row, data: bytes) -> bytes:
-    """What stands at the place of an entry: in front of the data each tuple that the place has only the digest of."""
+    """Return the bytes to store for an entry: the data, after each tuple of which the place holds only a digest."""
     start = _map_key_start(at)
     if is_long(at, start):
         data = _with_original(encode_key(map_key), data)
@@ -175,7 +176,7 @@ def entry_stored(at: bytes, key: Row, map_key: Row, data: bytes) -> bytes:
 
 
 def entry(at: bytes, stored: bytes) -> Entry:
-    """The cell at a place."""
+    """Decode the key and map key of the cell at a place."""
     first, start = STATE_BYTES + _SHORT.size, _map_key_start(at)
     key, map_key, data = at[first:start], at[start:], stored
     if is_long(at, first):
@@ -186,7 +187,7 @@ def entry(at: bytes, stored: bytes) -> Entry:
 
 
 def entry_data(at: bytes, stored: bytes) -> bytes:
-    """The value's bytes of the cell at a place."""
+    """Return the value's bytes of the cell at a place."""
     first, start = STATE_BYTES + _SHORT.size, _map_key_start(at)
     for each in (first, start):
         if is_long(at, each):

@@ -1,10 +1,10 @@
-"""Cells as pairs of bytes: what a backend that keeps bytes hands out, and takes in, without decoding them."""
+"""Cells as pairs of bytes: backends that keep bytes hand them out, and take them in, without decoding them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 Pair = tuple[bytes, bytes]
-"""Of a cell: its place and what stands there."""
+"""A cell's place, and the bytes stored there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a backend has that hands out no bytes, reports nothing and keeps no order of timers, to inherit from."""
+"""Base classes for a backend that hands out no bytes, reports nothing and keeps no order of timers."""
 
 from collections.abc import Iterable
 
@@ -21,10 +21,10 @@ class PlainSnapshot:
 
 
 class PlainBackend:
-    """The raw copies, reports and order of timers of a backend that has none. Whoever inherits this writes the rest."""
+    """Raw copies, reports and order of timers of a backend that has none. The subclass implements all other members."""
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         raise NotImplementedError
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
@@ -36,15 +36,15 @@ class PlainBackend:
         return None
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that another backend handed out as bytes: they are decoded."""
+        """Decode cells that another backend handed out as bytes, and load them."""
         self.load(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs))
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """A queue in memory, filled from the state's cells."""
+        """Return a queue in memory, filled from the state's cells."""
         return TimerQueue(timers_in(self.cells, name, key_groups))
 
     def report_to(self, recorder: Recorder) -> None:
-        """Nothing is reported."""
+        """Report nothing."""
 
     def temperatures(self) -> pa.Table | None:
         """None: no key group moves."""

@@ -1,18 +1,20 @@
-"""The one interface that every state backend, and every wrapper around one, implements.
+"""The interface that every state backend, and every wrapper around one, implements.
 
-A backend holds the state of the key groups of one shard. It works in *versions*: everything between
-two commits is one version, a commit gives a `Snapshot` of it, and one committed version can be taken
-back. That is all an operator needs, on Spark or off it: what a version changed becomes a delta, a
-snapshot is read and written while the next records flow, and a batch that Spark did not accept is
-undone without reading anything again.
+A backend holds the state of one shard's key groups. It works in *versions*: a version is everything between two
+commits. A commit gives a `Snapshot` of the version, and the last commit can be reverted. That is all an operator
+needs, on Spark or without it:
 
-Invariant: between `commit` and the next change, the live state is exactly the committed version; a
-snapshot never changes, whatever happens after its commit.
+- what a version changed becomes a delta;
+- a snapshot is read and written while the next records flow;
+- a batch that Spark did not accept is undone without reading anything again.
 
-What a handle's `get` returns belongs to the caller until the key's call ends. Changing it (adding to a
-list, say) becomes state with the next `update`, and only then: without one the change is gone at the
-latest when the version ends. It never reaches a snapshot of an earlier version. What was given to
-`update` may be the state itself from then on, so change it no more without another `update`.
+Invariant: between `commit` and the next change, the live state is exactly the committed version. A snapshot never
+changes, whatever happens after its commit.
+
+The value that a handle's `get` returns belongs to the caller until the key's call ends. A change to it (an element
+added to a list, say) becomes state with the next `update`, and only then. Without an `update` the change is lost when
+the version ends, if not sooner. It never reaches a snapshot of an earlier version. A value given to `update` may
+become the state itself, so do not change it without another `update`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -29,13 +31,13 @@ from millpond.state.types.rows import Row
 
 
 class _Absent:
-    """The sign of a cell that is not there: neither None nor any value a user can store."""
+    """The type of ABSENT, which marks a deleted cell: neither None nor any value a user can store."""
 
     def __repr__(self) -> str:
         return "ABSENT"
 
     def __reduce__(self) -> str:
-        """Copied or pickled, it is still the one object."""
+        """Stay the one object when copied or pickled."""
         return "ABSENT"
 
 
@@ -43,7 +45,7 @@ ABSENT: Final = _Absent()
 
 
 class Appended(list[Any]):
-    """Elements that were added to the end of a list state's list. What was in the list before stays."""
+    """Elements that were added to the end of a list. The elements before them stay."""
 
     __slots__ = ()
 
@@ -56,8 +58,8 @@ class Cells:
         key_groups: of each cell.
         keys: of each cell, a tuple.
         map_keys: of each cell of a map state, a tuple; None for the other kinds.
-        values: what the state's codec checked, for a list state a list of that, or ABSENT where the cell was deleted.
-            Among the changes of a version, and so in what a restore loads, a list that only grew may be `Appended`.
+        values: a value that the state's codec checked, a list of such values for a list state, or ABSENT for a
+            deleted cell. In the changes of a version, and so in a restore, a list that only grew may be `Appended`.
     """
 
     key_groups: list[int] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Cells:
         return len(self.keys)
 
     def part(self, first: int, count: int) -> "Cells":
-        """The `count` cells from the first on, fewer at the end."""
+        """Return `count` cells from `first` on, fewer at the end."""
         chosen = slice(first, first + count)
         return Cells(
             self.key_groups[chosen],
@@ -80,7 +82,7 @@ class Cells:
 
 
 def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map: bool) -> Cells:
-    """Cells of which key group and cell (see `RawCells`) are known; None of a value says that it is deleted.
+    """Return cells from their key groups and names (see `RawCells`). A value of None means the cell is deleted.
 
     >>> cells_at([(7, ("ann",)), (3, ("bob",))], [1, None], is_map=False)
     Cells(key_groups=[7, 3], keys=[('ann',), ('bob',)], map_keys=None, values=[1, ABSENT])
@@ -95,10 +97,10 @@ def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map
 
 
 class KeyContext:
-    """Whose state the handles speak of, and what time it is.
+    """The current key, and the time.
 
-    The backend's `enter` sets `key_group`; the operator assigns `key` before it calls user code, and
-    `now_ms`, the time of the batch or record by which TTL is judged.
+    The backend's `enter` sets `key_group`. The operator assigns `key` before it calls user code, and `now_ms`, the
+    time of the batch or record, by which TTL is judged.
     """
 
     __slots__ = ("key", "key_group", "now_ms")
@@ -113,27 +115,27 @@ class ValueState(Protocol):
     """One value per key: a tuple under a schema, or an object of the declared type."""
 
     def exists(self) -> bool:
-        """Whether the current key has a value."""
+        """Return whether the current key has a value."""
         ...
 
     def get(self) -> Any:
-        """The current key's value, or None."""
+        """Return the current key's value, or None."""
         ...
 
     def update(self, value: Any) -> None:
-        """Set the current key's value. A DataError names state and key when it does not fit."""
+        """Set the current key's value. If it does not fit, the DataError names state and key."""
         ...
 
     def update_with(self, change: Callable[[Any], Any]) -> Any:
-        """Set the current key's value to what `change` makes of it (of None where there is none), and return that.
+        """Set the current key's value to what `change` returns for it (for None if none is set), and return that.
 
-        `change` may use other states of the key; it must not make another key current. If it raises, or what it gives
-        does not fit, nothing has changed.
+        `change` may use other states of the key, but must not make another key current. If it raises, or if its
+        result does not fit, nothing changes.
         """
         ...
 
     def add(self, number: Any) -> Any:
-        """Add to the current key's number, which is 0 where there is none; the sum.
+        """Add to the current key's number, which is 0 if none is set. Return the sum.
 
         Raises:
             DataError: the number, or the sum, does not fit.
@@ -142,19 +144,19 @@ class ValueState(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget the current key's value."""
+        """Delete the current key's value."""
         ...
 
 
 class ListState(Protocol):
-    """A list of values per key, in the order they were added."""
+    """A list of values per key, in the order in which they were added."""
 
     def exists(self) -> bool:
-        """Whether the current key has a list."""
+        """Return whether the current key has a list."""
         ...
 
     def get(self) -> Iterator[Any]:
-        """The elements as they are now; later changes do not reach this iterator."""
+        """Iterate over the elements as they are now. Later changes do not reach this iterator."""
         ...
 
     def put(self, values: Iterable[Any]) -> None:
@@ -166,27 +168,27 @@ class ListState(Protocol):
         ...
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Add several elements at the end. None at all change nothing: a key without a list still has none."""
+        """Add several elements at the end. Adding none changes nothing: a key without a list still has none."""
         ...
 
     def clear(self) -> None:
-        """Forget the current key's list."""
+        """Delete the current key's list."""
         ...
 
 
 class MapState(Protocol):
-    """A map from tuples to values per key; each entry is read and written alone."""
+    """A map from tuples to values per key. Each entry is read and written alone."""
 
     def exists(self) -> bool:
-        """Whether the current key has any entry."""
+        """Return whether the current key has any entry."""
         ...
 
     def get(self, map_key: Row) -> Any:
-        """The value of one entry, or None."""
+        """Return the value of one entry, or None."""
         ...
 
     def contains(self, map_key: Row) -> bool:
-        """Whether there is such an entry."""
+        """Return whether the entry exists."""
         ...
 
     def put(self, map_key: Row, value: Any) -> None:
@@ -194,71 +196,71 @@ class MapState(Protocol):
         ...
 
     def remove(self, map_key: Row) -> None:
-        """Forget one entry."""
+        """Delete one entry."""
         ...
 
     def items(self) -> Iterator[tuple[Row, Any]]:
-        """The entries as they are now; later changes do not reach this iterator."""
+        """Iterate over the entries as they are now. Later changes do not reach this iterator."""
         ...
 
     def clear(self) -> None:
-        """Forget every entry of the current key."""
+        """Delete every entry of the current key."""
         ...
 
 
 class RawCells(Protocol):
-    """The cells of one state past its handle: for a cache, or a clean-up, that keeps or judges values itself.
+    """Direct access to the cells of one state, past its handle: for a cache that keeps values, or for clean-up.
 
-    A *cell* is named by its key, or for a map's entry by `(key, map_key)`. No key need be current, and none is
-    afterwards that was not before. Values are the state's own: whoever reads one neither changes it nor hands it to
-    user code, who gives one does not change it any more.
+    A *cell* is named by its key, or by `(key, map_key)` for an entry of a map. No current key is needed, and the
+    current key does not change. The values are the state's own objects: never change one, and never hand one to user
+    code. Do not change a value after giving it.
     """
 
     def place(self, key_group: int, cell: Any, /) -> Any:
-        """Where a cell lies, in the backend's own terms: something true, that `read` and `put_all` take."""
+        """Return a cell's place in the backend's own terms: a true value, which `read` and `put_all` take."""
         ...
 
     def read(self, place: Any) -> Any:
-        """A cell's value as it is now; None where there is none."""
+        """Return a cell's value as it is now, or None."""
         ...
 
     def read_all(self, places: list[Any]) -> list[Any]:
-        """The same of many cells."""
+        """Return the values of many cells as they are now, or None for each that is absent."""
         ...
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:
-        """Put (or, for None, delete) cells in the open version, all of them or none. They were checked."""
+        """Put (or, for None, delete) cells in the open version, all of them or none. The values are checked already."""
         ...
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        """Every cell of one key as it is now."""
+        """Return every cell of one key as it is now."""
         ...
 
 
 class Snapshot(Protocol):
     """One committed version, readable from any thread while later versions are made.
 
-    Taking it costs no more than a few references a key group; what it holds on to goes with `release`.
+    Taking a snapshot costs at most a few references per key group. `release` frees what it holds.
     """
 
     def states(self) -> Collection[str]:
-        """The names of the states that were declared by then, the empty ones too."""
+        """Return the names of the states declared by then, empty ones included."""
         ...
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """What the version changed, by state, a cell once; a state may come in several pieces, or not at all."""
+        """Yield what the version changed, by state. Each cell occurs once; a state comes in any number of pieces."""
         ...
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as of this version."""
+        """Return every cell of a state in one key group as of this version."""
         ...
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, in the order of places; None where they are not at hand as such. See `RawCopies`."""
+        """Return the same as bytes, in the order of places; None if there are no bytes. See `RawCopies`."""
         ...
 
     def release(self) -> None:
-        """Let go of what only this snapshot needed. Idempotent; the snapshot cannot be read afterwards."""
+        """Free what only this snapshot needed. Idempotent. The snapshot cannot be read afterwards."""
         ...
 
 
@@ -266,72 +268,72 @@ class ValueCache(Protocol):
     """A cache in front of one value state (`WriteBackCache`, `TwoLayerCache`), as `CachedValues` carries it."""
 
     def update_all_states(self) -> None:
-        """Write every dirty entry to the state, and keep it."""
+        """Write every dirty entry to the state, and keep it in the cache."""
         ...
 
     def flush(self) -> None:
-        """The same at the beginning of `commit`, and keep nothing that a caller may go on to change."""
+        """Do the same at the beginning of `commit`, and keep no value that a caller may still change."""
         ...
 
     def forget(self) -> None:
-        """Drop every entry, dirty or not: the state was undone or restored."""
+        """Drop every entry, dirty or not, because the state was undone or restored."""
         ...
 
 
 class StateAccess(Protocol):
-    """The state of one shard, as it is now: by handles of the current key, and past them."""
+    """The state of one shard as it is now, through handles of the current key and past them."""
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         ...
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given, so that a writer who goes on using one must give a copy."""
+        """Whether it keeps the very objects it is given. Then a writer that goes on using one must give a copy."""
         ...
 
     def enter(self, key_group: int) -> None:
-        """Turn to a key group of this shard; `context.key` must then be a key of that group."""
+        """Make a key group of this shard the current one. `context.key` must then be a key of that group."""
         ...
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         ...
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         ...
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         ...
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once.
+        """Yield key group and key of every key that has this state now, each once.
 
-        State may be changed meanwhile, that of the key last given above all; whether keys that appear
-        meanwhile are given is open.
+        State may be changed during the iteration, above all that of the key yielded last. Whether keys that appear
+        during the iteration are yielded is undefined.
         """
         ...
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now, the open version included."""
+        """Return every cell of a state in one key group as it is now, with the changes of the open version."""
         ...
 
     def write(self, name: str, cells: Cells) -> None:
-        """Put (or, for ABSENT, delete) cells in the open version, whatever the current key. They were checked."""
+        """Put (or, for ABSENT, delete) cells in the open version, for any key. The values are checked already."""
         ...
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle."""
+        """Return direct access to the cells of a declared state."""
         ...
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """The timers that a declared state holds now, the open version's included, in the order of time.
+        """Return the timers that a declared state holds now, in the order of time, with those of the open version.
 
-        `name` is one of `TIMER_STATES`. A backend without an order of its own gives a queue that it fills from the
-        state's cells.
+        `name` is one of `TIMER_STATES`. A backend without an order of its own returns a queue filled from the state's
+        cells.
         """
         ...
 
@@ -340,19 +342,19 @@ class Versions(Protocol):
     """The versions of a shard's state, from its restore to its end."""
 
     def commit(self) -> Snapshot:
-        """End the version. It can be taken back until `acknowledge`. Afterwards no key is current."""
+        """End the version. It can be reverted until `acknowledge`. Afterwards no key is current."""
         ...
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit. Return whether there was any."""
         ...
 
     def undo_commit(self) -> None:
-        """Take the last commit back. Only once, and only before `acknowledge` and before the next commit."""
+        """Revert the last commit. Only once, and only before `acknowledge` and before the next commit."""
         ...
 
     def acknowledge(self) -> None:
-        """The last commit is durable: it will not be taken back."""
+        """Take note that the last commit is durable: it will not be reverted."""
         ...
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
@@ -365,35 +367,35 @@ class Versions(Protocol):
 
 
 class RawCopies(Protocol):
-    """State as bytes, for checkpoints to copy: of backends that keep bytes. The others inherit `PlainBackend`'s."""
+    """State as bytes, which checkpoints copy: for backends that keep bytes. Others inherit from `PlainBackend`."""
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Every cell of a state in one key group as bytes, in the order of places; None where they are not as such.
+        """Return every cell of a state in one key group as bytes, in the order of places; None if there are no bytes.
 
         Only between two versions.
         """
         ...
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that are bytes as part of a restore, as any backend's `raw_cells` gave them."""
+        """Put cells as part of a restore, as bytes that any backend's `raw_cells` returned."""
         ...
 
 
 class Reports(Protocol):
-    """What a backend tells of itself."""
+    """What a backend reports about itself."""
 
     def report_to(self, recorder: Recorder) -> None:
-        """Have a recorder hear of what the backend counts."""
+        """Report what the backend counts to a recorder."""
         ...
 
     def temperatures(self) -> pa.Table | None:
-        """The map of key groups by temperature; None from a backend that moves none."""
+        """Return the map of key groups by temperature; None if the backend moves none."""
         ...
 
 
 class KeyedStateBackend(StateAccess, Versions, RawCopies, Reports, Protocol):
     """The state of one shard.
 
-    A backend of your own inherits from `PlainBackend`, a wrapper around one from `ForwardingBackend`. A backend that
-    lacks a member is refused when it is opened.
+    A custom backend inherits from `PlainBackend`, a wrapper around a backend from `ForwardingBackend`. Opening a
+    backend that lacks a member raises an OptionError.
     """

@@ -1,7 +1,7 @@
-"""Adding to numbers in value states: what `add` takes, what it refuses, and how it is done by `update_with`.
+"""Addition to numbers in value states: what `add` accepts and rejects, and how `update_with` implements it.
 
-Invariant: `add(number)` keeps what `update(old + number)` would keep, where the number itself is one that the state
-could keep. So a bool is no count, and a sum beyond 64 bits is refused as a value of its size is.
+Invariant: `add(number)` keeps what `update(old + number)` would keep, provided that the state could keep the number
+itself. So a bool is no count, and a sum beyond 64 bits is rejected as a value of that size is.
 """
 
 import math
@@ -17,18 +17,18 @@ from millpond.state.backend.protocols import KeyContext
 from millpond.state.types.descriptor import StateDescriptor
 
 _DIGIT = (1 << 30) - 1
-"""Integers up to this are compared in the fewest steps; larger ones are checked as values are."""
+"""Sums up to this size are accepted by one comparison, the fastest for Python's integers. Larger ones go to `check`."""
 
 
 class Sums:
-    """How numbers of one state are added up.
+    """Adds up the numbers of one state.
 
     Args:
-        descriptor: of the state; None where nothing is known of it.
-        check: of the state's values.
+        descriptor: of the state; None if unknown.
+        check: checks a value of the state.
 
     Attributes:
-        kind: int or float; None where the state's values are neither.
+        kind: int or float; None if the state's values are neither.
         low, high: a sum between the two needs no other check.
     """
 
@@ -44,12 +44,12 @@ class Sums:
 
     @staticmethod
     def of_values(descriptor: StateDescriptor, context: KeyContext) -> "Sums":
-        """Of the values that users know, whatever a ttl keeps beside them."""
+        """Create the sums of a state's values as users know them, without what a TTL keeps beside them."""
         values = replace(descriptor, ttl=None)
         return Sums(values, values.codec(Who(f"state {descriptor.name!r}", context)).check)
 
     def number(self, number: Any) -> Any:
-        """The number as the state would keep it.
+        """Return the number as the state would keep it.
 
         Raises:
             DataError: the state could not keep it.
@@ -65,18 +65,18 @@ class Sums:
         return self._check(number)
 
     def adding(self, number: Any) -> Callable[[Any], Any]:
-        """What makes the sum of an old value, or of None."""
+        """Return a function that adds the number to an old value, or to None."""
         number = self.number(number)
         return lambda old: number if old is None else old + number
 
     def numbers(self, number: Any, count: int) -> Sequence[Any]:
-        """A sequence of numbers as the state would keep them, or one of them, `count` times."""
+        """Return a sequence of numbers as the state would keep them, or one number `count` times."""
         if isinstance(number, Sequence):
             return number if {*map(type, number)} == {self.kind} else list(map(self.number, number))
         return [self.number(number)] * count
 
     def at_once(self, olds: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
-        """The sum of each old value and its number; None where an old value is None, or a sum is to be checked."""
+        """Return the sum of each old value and its number; None if an old value is None or a sum needs a check."""
         try:
             sums = list(map(add, olds, numbers))
             if self.kind is int:
@@ -86,7 +86,7 @@ class Sums:
         return sums
 
     def of_each(self, keys: Sequence[Hashable], olds: Sequence[Any], numbers: Sequence[Any]) -> dict[Any, Any]:
-        """Of each key the sum of its old value, or None, and its numbers: it may come several times.
+        """Return for each key the sum of its old value, or None, and all its numbers. A key may occur several times.
 
         >>> Sums(None, int).of_each(["ann", "bob", "ann"], [5, None, 5], [1, 2, 3])
         {'ann': 9, 'bob': 2}
@@ -99,14 +99,14 @@ class Sums:
 
 
 class PlainValue:
-    """`update_with` and `add` of a value state's handle that has `get` and `update`. Who inherits this sets `_sums`."""
+    """Implements `update_with` and `add` of a value state's handle by `get` and `update`. A subclass sets `_sums`."""
 
     __slots__ = ()
 
     _sums: Sums
 
     def get(self) -> Any:
-        """The current key's value, or None."""
+        """Return the current key's value, or None."""
         raise NotImplementedError
 
     def update(self, value: Any) -> None:
@@ -114,11 +114,11 @@ class PlainValue:
         raise NotImplementedError
 
     def update_with(self, change: Callable[[Any], Any]) -> Any:
-        """Set the current key's value to what `change` makes of it, and return that."""
+        """Set the current key's value to what `change` returns for it, and return that."""
         value = change(self.get())
         self.update(value)
         return value
 
     def add(self, number: Any) -> Any:
-        """Add to the current key's number; the sum."""
+        """Add to the current key's number. Return the sum."""
         return self.update_with(self._sums.adding(number))

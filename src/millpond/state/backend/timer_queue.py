@@ -1,14 +1,15 @@
-"""The timers of a shard in the order of time: what a backend gives for that, and the queue of one that keeps none.
+"""The timers of a shard in the order of time: the interface, and a queue in memory.
 
-A backend whose state may be larger than memory keeps the order where it keeps the state. Any other one has a
-`TimerQueue` beside its state: a binary heap that forgets what was deleted.
+A backend whose state may exceed memory keeps this order where it keeps the state. Every other backend has a
+`TimerQueue` beside its state: a binary heap with deferred deletion.
 
-A heap cannot give up an entry in its middle. So a deleted timer stays in it, marked, and is passed over when it comes
-up. Once more entries are marked than not, the heap is made again of those that are not. Each deletion pays for two
-entries of that, so it costs O(1) on average, and a timer that is set and deleted for every record leaves nothing.
+A heap cannot give up an entry in its middle. So a deleted timer stays in the heap, is marked, and is skipped when it
+comes up. Once more than half of the entries are marked, the heap is rebuilt from the others. Each deletion pays for two
+entries of a rebuild. So a deletion costs O(1) on average, and a timer that is set and deleted with every record leaves
+nothing behind.
 
-Invariants: the timers that are set are the heap's entries without the marked ones, each once; and no more entries are
-marked than are not, so that the heap is at most twice as long as there are timers.
+Invariants: the timers that are set are the heap's unmarked entries, each once. At most half of the entries are marked,
+so the heap is at most twice as long as there are timers.
 """
 
 import heapq
@@ -31,36 +32,36 @@ class DueTimer(NamedTuple):
 
 
 class TimersByTime(Protocol):
-    """The timers that are set, in the order of time; of those of one time, in the order in which they were set.
+    """The timers that are set, in the order of time. Timers of one time come in the order in which they were set.
 
-    It hears of every timer that its state gains or loses, and is thrown away where the state is undone or restored.
+    It is told of every timer that its state gains or loses. It is discarded when the state is undone or restored.
     """
 
     def __len__(self) -> int:
-        """How many entries lie in memory."""
+        """Return the number of entries in memory."""
         ...
 
     def add(self, timer: DueTimer) -> None:
-        """A timer was set that was not."""
+        """Add a timer that was not set."""
         ...
 
     def remove(self, timer: DueTimer) -> None:
-        """A timer was deleted that was set."""
+        """Remove a timer that was set."""
         ...
 
     def first(self) -> DueTimer | None:
-        """The earliest timer, or None."""
+        """Return the earliest timer, or None."""
         ...
 
     def up_to(self, limit_ms: int) -> Iterable[DueTimer]:
-        """Every timer at or before the limit that is set when this is called, to be gone through once.
+        """Return every timer at or before the limit that is set at the time of the call. Iterate over them once.
 
-        Timers may be set and deleted meanwhile: that changes nothing about what is given.
+        Timers that are set or deleted during the iteration change nothing about the result.
         """
         ...
 
     def close(self) -> None:
-        """Free what it holds: it will not be asked again. Idempotent."""
+        """Free what it holds. It is not used afterwards. Idempotent."""
         ...
 
 
@@ -77,24 +78,24 @@ class TimerQueue:
 
     def __init__(self, timers: Iterable[DueTimer] = ()) -> None:
         self._order = itertools.count()
-        # The order stands before what cannot be compared: keys may hold None.
+        # The order decides before the timers are compared: keys may hold None, which cannot be compared.
         self._entries = [(timer.expiry_ms, next(self._order), timer) for timer in timers]
         heapq.heapify(self._entries)
         self._removed: set[DueTimer] = set()
 
     def __len__(self) -> int:
-        """Entries, the marked ones included."""
+        """Return the number of entries, marked ones included."""
         return len(self._entries)
 
     def add(self, timer: DueTimer) -> None:
-        """Take in a timer that was not set."""
+        """Add a timer that was not set."""
         if timer in self._removed:
             self._removed.remove(timer)
         else:
             heapq.heappush(self._entries, (timer.expiry_ms, next(self._order), timer))
 
     def remove(self, timer: DueTimer) -> None:
-        """Forget a timer that was set."""
+        """Remove a timer that was set."""
         self._removed.add(timer)
         if 2 * len(self._removed) > len(self._entries):
             self._entries = [entry for entry in self._entries if entry[2] not in self._removed]
@@ -102,14 +103,14 @@ class TimerQueue:
             self._removed.clear()
 
     def first(self) -> DueTimer | None:
-        """The earliest timer, or None."""
+        """Return the earliest timer, or None."""
         entries = self._entries
         while entries and entries[0][2] in self._removed:
             self._removed.remove(heapq.heappop(entries)[2])
         return entries[0][2] if entries else None
 
     def up_to(self, limit_ms: int) -> list[DueTimer]:
-        """Every timer at or before the limit, in the order of time. They stay."""
+        """Return every timer at or before the limit, in the order of time. They stay in the queue."""
         taken = []
         while self._entries and self._entries[0][0] <= limit_ms:
             entry = heapq.heappop(self._entries)
@@ -122,11 +123,11 @@ class TimerQueue:
         return [timer for _, _, timer in taken]
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Do nothing: only memory is held."""
 
 
 def timers_in(cells_of: Callable[[str, int], "Cells"], name: str, key_groups: Iterable[int]) -> Iterator[DueTimer]:
-    """The timers that a state holds, from its cells in each key group: one group's lie in memory at a time."""
+    """Yield the timers that a state holds, from its cells. Only one key group's cells lie in memory at a time."""
     for group in key_groups:
         cells = cells_of(name, group)
         for key_group, key, (expiry_ms,) in zip(cells.key_groups, cells.keys, cells.map_keys or (), strict=True):

@@ -1,4 +1,4 @@
-"""Deltas, bases and manifest: how a shard's state is made durable and brought back."""
+"""Makes a shard's state durable and restores it: deltas, bases and manifests."""
 
 from millpond.state.checkpoint.checkpointer import Checkpointer, CheckpointStats
 from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef, new_manifest

@@ -1,14 +1,14 @@
 """Stores a shard's versions off Spark: a short blocking part, and the rest while records flow.
 
-`begin` ends the shard's version and holds the stream up no longer than that. `write` turns the snapshot into segments
-and a manifest and stores them. It may run in any thread while the next records are worked off, and several checkpoints
-may have begun before the first is written.
+`begin` ends the shard's version, and blocks the stream only for that. `write` turns the snapshot into segments and a
+manifest and stores them. It may run in any thread while the next records are processed, and several checkpoints may
+have begun before the first is written.
 
 Invariant: a checkpoint that failed or was aborted loses nothing, since `Shard` leaves its changes to the next one.
 
-An incremental checkpoint writes its delta and as many cells again of bases, key groups in turn; a full one writes
-every key group and nothing else, and so does the first of all. Version numbers are never used twice: that of a failed
-checkpoint stays free.
+An incremental checkpoint writes its delta and about as many bytes of bases, key groups in turn (`owed_bases`). A full
+checkpoint writes every key group and nothing else. The first checkpoint is full. A version number is never used twice:
+that of a failed checkpoint stays unused.
 """
 
 import secrets
@@ -31,13 +31,13 @@ from millpond.state.types.descriptor import StateDescriptor
 
 @dataclass(frozen=True)
 class CheckpointStats:
-    """What one stored checkpoint cost.
+    """The cost of one stored checkpoint.
 
     Attributes:
         version: its number.
         full: whether it holds every key group anew.
-        blocking_ns: how long the stream stood still for it.
-        bytes: of the segments it wrote.
+        blocking_ns: how long it blocked the stream.
+        bytes: size of the segments it wrote.
         segments: how many it wrote.
     """
 
@@ -56,11 +56,11 @@ class Checkpointer:
 
     Args:
         storage: where versions are kept.
-        backend: whose state they hold. It stands at the manifest: empty when it is new, or as `restore` left it.
+        backend: holds the state, at the manifest's version: empty for a new manifest, or as `restore` left it.
         manifest: of the version that the backend holds.
         states: every state declared so far, and every restored one.
-        last_version: versions begin after it, and after all stored ones; so the shards of an operator count alike.
-        clock_ns: monotonic nanoseconds, by which the blocking part is measured.
+        last_version: versions are numbered after it, and after all stored ones. So the shards of an operator agree.
+        clock_ns: returns monotonic nanoseconds, to measure the blocking part.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Checkpointer:
         for descriptor in states:
             self.declare(descriptor)
         if manifest.version == 0:
-            # What a backend holds when it is new came from a savepoint, if anything, and no version has it yet.
+            # The state of a new backend came from a savepoint, if there is any, and is in no version yet.
             self._shard.write_anew()
 
     @property
@@ -92,32 +92,32 @@ class Checkpointer:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the last version that was stored."""
+        """The manifest of the last version that was stored."""
         return self._shard.manifest
 
     def declare(self, descriptor: StateDescriptor) -> None:
-        """Make a state known to the checkpoints begun from now on. An OptionError where it is known as another."""
+        """Make a state known to the checkpoints begun from now on. Raises OptionError if its declaration changed."""
         self._shard.declare(descriptor)
 
     def begin(self, watermark_ms: int = -1, *, full: bool = False) -> PendingCheckpoint:
-        """The blocking part: end the backend's version. What it returns must go to `write` or to `abort`."""
+        """Do the blocking part: end the backend's version. Pass the result to `write` or to `abort`."""
         started = self._clock_ns()
         pending = self._shard.end_version(watermark_ms, full=full)
-        # Live state is never taken back here: a checkpoint that fails hands its changes on.
+        # Live state is never reverted here: a checkpoint that fails leaves its changes to the next one.
         self._shard.backend.acknowledge()
         pending = replace(pending, blocking_ns=self._clock_ns() - started)
         self._begun.append(pending)
         return pending
 
     def remove_expired(self) -> None:
-        """Remove from live state what bases left out: see `Shard.remove_expired`."""
+        """Remove from live state the expired cells that bases left out: see `Shard.remove_expired`."""
         self._shard.remove_expired()
 
     def write(self, pending: PendingCheckpoint) -> CheckpointStats:
         """Encode and store a begun checkpoint, the oldest first.
 
-        When it fails, with whatever error the storage raised, nothing of it counts and its changes go with
-        the next one; it is over then, and not written again.
+        If it fails, with whatever error the storage raised, nothing of it counts and the next checkpoint has its
+        changes. It is over then, and cannot be written again.
         """
         with self._lock:
             self.check_oldest(pending)
@@ -137,7 +137,7 @@ class Checkpointer:
             return CheckpointStats(pending.version, full, pending.blocking_ns, sum(sizes), len(sizes))
 
     def check_oldest(self, pending: PendingCheckpoint) -> None:
-        """Refuse to write a checkpoint before those begun before it, or a second time."""
+        """Raise an OptionError unless this is the oldest checkpoint that is begun and not over."""
         if not self._begun or self._begun[0] is not pending:
             raise OptionError(
                 f"{self._storage.name}: checkpoint {pending.version} is not the oldest one begun: "
@@ -145,7 +145,7 @@ class Checkpointer:
             )
 
     def abort(self, pending: PendingCheckpoint) -> None:
-        """Give a begun checkpoint up, whichever it is. Its changes go with the next one that is written."""
+        """Abort any begun checkpoint. Its changes go with the next one that is written."""
         with self._lock:
             if pending not in self._begun:
                 raise OptionError(f"{self._storage.name}: checkpoint {pending.version} is over already.")
@@ -154,6 +154,6 @@ class Checkpointer:
             pending.snapshot.release()
 
     def abort_all(self) -> None:
-        """Give up whatever was begun."""
+        """Abort every begun checkpoint."""
         for pending in list(self._begun):
             self.abort(pending)

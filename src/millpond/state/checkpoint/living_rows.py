@@ -1,8 +1,8 @@
-"""Leaves rows that outlived their TTL out of what is read of stored state, by the rule of a full checkpoint.
+"""Leaves expired rows out of what is read of stored state, by the rule of a full checkpoint.
 
-A savepoint and a reader give what a full checkpoint at the same time would hold: what has expired by the version's
-processing time is left out where the state's `clean_up` removes it from snapshots. A list is judged element by element,
-and is gone when none is left.
+A savepoint and a reader give what a full checkpoint at the same time would hold. Values that expired by the version's
+processing time are left out if the state's `clean_up` removes them from snapshots. List elements expire one by one; a
+list without living elements is left out.
 """
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ from millpond.state.types.ttl import LIFE_FIELD
 
 
 def living_rows(table: pa.Table, descriptor: StateDescriptor, now_ms: int) -> pa.Table:
-    """The rows of one state, none of them deleted, without what has expired by now.
+    """Return the rows of one state, none of them deleted, that have not expired by `now_ms`.
 
-    All rows where `now_ms` is below 0: then the version has no processing time.
+    All rows are returned if `now_ms` is below 0: then the version has no processing time.
     """
     ttl = descriptor.ttl
     if ttl is None or now_ms < 0 or not ttl.leaves_snapshots:

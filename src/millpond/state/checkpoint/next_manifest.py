@@ -1,8 +1,8 @@
-"""From one manifest to the next: which segments a new version consists of.
+"""Makes the next manifest from the last one: which segments a new version consists of.
 
-A pure function, the one place where the log is kept short. Every key group has a newest *base* of
-some version, and the *deltas* after that version complete it. So a delta no younger than every base
-is dropped, and a base whose key groups all have a newer one is too.
+It is a pure function, and the one place that keeps the log short. Every key group has a newest *base* of some version,
+and the *deltas* after that version complete it. So a delta is dropped once every key group has a base of its version or
+later, and a base once all its key groups have a newer one.
 """
 
 from collections import deque
@@ -26,65 +26,65 @@ from millpond.state.checkpoint.storage.interface import Commit
 
 _FIRST_ROWS = 100
 _ENCODED_AHEAD = 2
-"""Segments that are encoded, or about to be, before the oldest of them is put away."""
+"""Largest number of segments that are encoded, or being encoded, before the oldest is put into the spool."""
 
 
 class Source(Protocol):
-    """What bases are made of: a snapshot, or a backend whose state is not changed meanwhile."""
+    """The source of bases: a snapshot, or a backend whose state does not change meanwhile."""
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group."""
+        """Return every cell of a state in one key group."""
         ...
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, where they are at hand as such."""
+        """Return the same as bytes, or None if there are no bytes."""
         ...
 
 
 Encoded = Callable[[], Sequence[Part]]
-"""Waits for segments that are being encoded."""
+"""Waits for segments that are being encoded, and returns them."""
 
 Encode = Callable[[str, Sequence[pa.Table]], Encoded]
-"""Turns tables of a state's cells into segments: at once, or beside whoever makes the next tables."""
+"""Turns tables of a state's cells into segments: at once, or in another thread while the next tables are made."""
 
 
 def at_once(state: str, tables: Sequence[pa.Table]) -> Encoded:
-    """An `Encode` that is done when it returns."""
+    """Encode in this thread: an `Encode` that is done when it returns."""
     parts = list(_parts(state, tables))
     return lambda: parts
 
 
 def beside(thread: Executor) -> Encode:
-    """An `Encode` in another thread: most of it is Arrow's and the hash's work, which needs no interpreter."""
+    """Return an `Encode` in another thread. Most of its work is Arrow's and the hash's, which needs no interpreter."""
     return lambda state, tables: thread.submit(list, _parts(state, tables)).result
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What one version changed, encoded."""
+    """The encoded changes of one version."""
 
     version: int
     parts: tuple[Part, ...]
 
     @property
     def rows(self) -> int:
-        """Changed cells."""
+        """The number of changed cells."""
         return sum(part.rows for part in self.parts)
 
     @property
     def bytes(self) -> int:
-        """Of all segments."""
+        """The size of all segments."""
         return sum(part.length for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Base:
-    """Bases of a run of key groups, encoded.
+    """The encoded bases of a run of key groups.
 
     Attributes:
-        version: as of which they hold the cells.
+        version: the version whose cells they hold.
         positions: the key groups, counted from the shard's first.
-        rows: cells in all.
+        rows: number of cells in all.
         parts: the segments.
     """
 
@@ -95,11 +95,11 @@ class Base:
 
 
 class _Encoder:
-    """Turns the cells of one state, which come piece by piece, into segments of about their full size.
+    """Turns the cells of one state, which come in pieces, into segments of about their full size.
 
-    Arrow makes a column in one call, which no other thread interrupts, and so do thousands of objects go
-    that nobody needs any more. So no more is taken at once than a segment holds: a column of a whole large
-    delta would stop the stream while its checkpoint is written, and need as much memory again.
+    Arrow makes a column in one call, which no other thread can interrupt, and freeing thousands of objects is one step
+    too. So no more cells are converted at once than a segment holds. A column of a whole large delta would block the
+    stream while its checkpoint is written, and need as much memory again.
     """
 
     def __init__(self, state: str, codec: CellCodec, encode: Encode) -> None:
@@ -110,11 +110,11 @@ class _Encoder:
         self._rows = 0
         self._tables: list[pa.Table] = []
         self._room = MAX_SEGMENT_BYTES
-        # As many as fit in what room is left, by the size of the last ones.
+        # Number of rows that fit into the remaining room, by the size of the last ones.
         self._wanted = _FIRST_ROWS
 
     def add(self, cells: Cells) -> Iterator[Encoded]:
-        """Take cells in; the segments that are full."""
+        """Add cells, and yield the segments that are full."""
         self._pieces.append(cells)
         self._rows += len(cells)
         if self._rows < self._wanted:
@@ -129,7 +129,7 @@ class _Encoder:
         self._pieces = [cells.part(first, self._rows)] if self._rows else []
 
     def end(self) -> Iterator[Encoded]:
-        """The segments of what is left."""
+        """Yield the segments of the remaining cells."""
         if self._rows:
             yield from self._encode(_joined(self._pieces))
         if self._tables:
@@ -139,7 +139,7 @@ class _Encoder:
         table = self._codec.table(cells)
         self._tables.append(table)
         self._room -= table.nbytes
-        # A last quarter that stays empty spares another small table.
+        # Leaving the last quarter of a segment empty saves another small table.
         if self._room < MAX_SEGMENT_BYTES // 4:
             yield self._segments()
         self._wanted = max(1, self._room * table.num_rows // max(1, table.nbytes))
@@ -150,7 +150,7 @@ class _Encoder:
 
 
 class _Copier:
-    """Turns copied bytes of one state, which come a key group at a time, into segments of about their full size."""
+    """Turns copied bytes of one state, which come one key group at a time, into segments of about their full size."""
 
     def __init__(self, state: str, encode: Encode) -> None:
         self._state = state
@@ -159,7 +159,7 @@ class _Copier:
         self._bytes = 0
 
     def add(self, key_group: int, pairs: Pairs) -> Iterator[Encoded]:
-        """Take the bytes of a key group in; the segments that are full."""
+        """Add the bytes of a key group, and yield the segments that are full."""
         table = raw_table(key_group, pairs)
         self._tables.append(table)
         self._bytes += table.nbytes
@@ -167,7 +167,7 @@ class _Copier:
             yield from self.end()
 
     def end(self) -> Iterator[Encoded]:
-        """The segments of what is left."""
+        """Yield the segments of the remaining bytes."""
         if self._tables:
             tables, self._tables, self._bytes = self._tables, [], 0
             yield self._encoded(self._state, tables)
@@ -179,7 +179,7 @@ def encode_delta(
     codecs: Mapping[str, CellCodec],
     spool: SegmentSpool,
 ) -> Delta:
-    """What a version changed, by state, in any number of pieces each. The segments wait in the spool."""
+    """Encode a version's changes, which come by state in any number of pieces. The segments wait in the spool."""
 
     def encoded() -> Iterator[Encoded]:
         encoders: dict[str, _Encoder] = {}
@@ -194,7 +194,7 @@ def encode_delta(
 
 
 def _spooled(encoded: Iterator[Encoded], spool: SegmentSpool) -> tuple[Part, ...]:
-    """The segments, each put into the spool as soon as it is encoded. No more than a few are encoded ahead."""
+    """Put each segment into the spool as soon as it is encoded. No more than a few are encoded ahead."""
     waiting: deque[Encoded] = deque()
     parts: list[Part] = []
     for each in encoded:
@@ -222,9 +222,9 @@ def encode_base(
     encode: Encode,
     spool: SegmentSpool,
 ) -> Base:
-    """Bases of the first of these positions, as many as it takes to hold the wanted rows.
+    """Encode bases of the first of these positions, as many as it takes to hold the wanted rows.
 
-    What the source has as bytes is copied as it is. `encode` makes segments, which wait in the spool.
+    Bytes of the source are copied as they are. `encode` makes segments, which wait in the spool.
     """
     encoders: dict[str, _Encoder] = {}
     copiers: dict[str, _Copier] = {}
@@ -275,9 +275,9 @@ def next_commit(
     bases: Sequence[Base],
     deltas: Sequence[Delta],
 ) -> Commit:
-    """The version that follows `head` when these bases and deltas are added, and what it no longer needs.
+    """Return the version that follows `manifest` when these bases and deltas are added, and the segments it drops.
 
-    A DataError says that it could not be restored.
+    Raises DataError if the version could not be restored.
     """
     base_versions = list(manifest.base_versions)
     added: list[tuple[Part, bool, int]] = []
@@ -303,7 +303,7 @@ def next_commit(
     first_group = manifest.key_groups.start
 
     def needed(ref: SegmentRef) -> bool:
-        """Whether any key group that the segment may speak of still rests on it."""
+        """Return whether any key group in the segment's range still depends on it."""
         if not ref.base:
             return ref.version > min(base_versions)
         groups = range(ref.first_group, ref.last_group + 1)

@@ -1,11 +1,11 @@
-"""How many rows of bases a version owes to the log: by the bytes that deltas brought since bases were last written.
+"""How many rows of bases a version owes to the log, by the bytes of the deltas since bases were last written.
 
-Bases keep the log short, and should cost no more than what they make superfluous. Rows are no measure of that: the
-delta of a list that grew is a row, and so is the whole list in a base. So bytes are compared, by the mean of the bases
-that are there. Bases are made of whole key groups: what is less than one is owed until it is one.
+Bases keep the log short, and should not cost more than the deltas that they replace. Rows do not measure that: the
+delta of a list that grew is a row, and so is the whole list in a base. So bytes are compared, by the mean size of the
+existing bases. Bases consist of whole key groups, so less than one key group stays owed until it adds up to one.
 
-What lists grow by counts three quarters. Deltas and bases together are then at most twice the bytes of the elements
-that were added, for which a restore reads a little more than twice the bytes of the lists.
+Additions to lists count three quarters. Then deltas and bases together are at most twice the bytes of the elements that
+were added, and a restore reads a little more than twice the bytes of the lists.
 """
 
 from bisect import bisect_left
@@ -26,9 +26,9 @@ class Written(NamedTuple):
 
 
 def owed_rows(manifest: Manifest, following: Iterable[Written] = ()) -> int:
-    """The rows to be written as bases, for the deltas of a manifest and those that follow it.
+    """Return how many rows to write as bases, for the deltas of a manifest and those that follow it.
 
-    Where there are no bases to go by, as many as deltas have.
+    If there are no bases to estimate from, it is as many rows as the deltas have.
     """
     last = max(manifest.base_versions, default=-1)
     refs = manifest.segments
@@ -40,12 +40,12 @@ def owed_rows(manifest: Manifest, following: Iterable[Written] = ()) -> int:
     lists = {plain["name"] for plain in manifest.states if plain["kind"] == "list"}
     size = sum(delta.bytes * (_SHARE_OF_LISTS if delta.state in lists else 1) for delta in deltas)
     base_rows = sum(base.rows for base in bases)
-    # There may be fewer key groups that hold anything.
+    # There may be fewer key groups than that with any cells.
     key_groups = min(base_rows, sum(version >= 0 for version in manifest.base_versions))
     based_at = sorted(manifest.base_versions)
-    # Lists have grown by what deltas have of them, for key groups whose bases are older.
+    # Lists have grown by their deltas, in the key groups whose bases are older than the delta.
     grown = sum(ref.bytes * bisect_left(based_at, ref.version) for ref in refs if not ref.base and ref.state in lists)
     held = sum(base.bytes for base in bases) + grown / len(based_at)
     owed = int(size * key_groups / held)
-    # Half a key group less, so that what is about as large as some key groups is that many.
+    # Minus half a key group, so that an amount of about a number of key groups gives that number.
     return max(0, round((owed - 0.5) * base_rows / key_groups))

@@ -1,4 +1,4 @@
-"""A version between its end in memory and its place in a storage."""
+"""A version that has ended in memory and is not stored yet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class PendingCheckpoint:
 
     Attributes:
         version: its number.
-        full: whether it was asked to be a full one.
-        watermark_ms: the event-time watermark it was ended under, or -1.
-        now_ms: the processing time it was ended at, by which values that have outlived their TTL are left out.
+        full: whether a full checkpoint was asked for.
+        watermark_ms: the event-time watermark under which it ended, or -1.
+        now_ms: the processing time at which it ended, by which expired values are left out.
         snapshot: the state it holds.
         states: every state declared by then.
-        blocking_ns: how long the stream stood still for it; 0 where nobody measures that.
+        blocking_ns: how long it blocked the stream; 0 if nobody measures that.
     """
 
     version: int
@@ -31,7 +31,7 @@ class PendingCheckpoint:
     blocking_ns: int = 0
 
     def refuse_undeclared(self) -> None:
-        """A state that the checkpoint does not know of would be lost without a word."""
+        """Raise an OptionError if a state in use is unknown to the checkpoint, which would lose it silently."""
         for state in self.snapshot.states():
             if state not in self.states:
                 raise OptionError(

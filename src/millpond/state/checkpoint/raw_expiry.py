@@ -1,7 +1,7 @@
-"""Leaves copied bytes that outlived their TTL out of a base, as `millpond.state.backend.expiry` does for decoded cells.
+"""Leaves expired values out of a base of copied bytes, as `millpond.state.backend.expiry` does for decoded cells.
 
-The bytes of a value with a TTL begin with the time since when it is alive, so nothing is decoded but what has expired,
-whose keys the live state must be told to remove.
+The bytes of a value with a TTL begin with the time since when it is alive. So only expired values are decoded: their
+keys are needed to remove them from live state.
 """
 
 from millpond.state.backend.cell_bytes import cell_bytes, lives
@@ -16,9 +16,9 @@ from millpond.state.types.ttl import Ttl
 def living_pairs(
     descriptor: StateDescriptor, ttl: Ttl, key_group: int, pairs: Pairs, now_ms: int
 ) -> tuple[Pairs, Cells]:
-    """The pairs of one key group without what has expired by now; and what a backend must write to be rid of that.
+    """Return the pairs of one key group without what has expired by `now_ms`, and the writes that remove the expired.
 
-    A list is judged element by element, and is gone when none is left.
+    List elements expire one by one; a list without living elements is left out.
     """
     since, born_before = lives(descriptor.kind), now_ms - ttl.duration_ms
     living: list[Pair] = []

@@ -1,10 +1,9 @@
-"""Looking into stored state: checkpoints and savepoints as Arrow, pandas or DuckDB, without an operator.
+"""Reads stored state, checkpoints and savepoints, as Arrow, pandas or DuckDB, without an operator.
 
-The reader leaves no trace and takes nothing over: a stream may go on writing the checkpoint that is
-being read. Columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name
-them; a list state has one column `value`. Python objects that msgspec wrote are decoded to plain
-columns: dataclasses and Structs are structs, dicts are maps, and what has no one Arrow type is JSON. Those
-of other serializers stay bytes.
+The reader leaves no trace and takes no lease: a stream may go on writing the checkpoint that is being read. Columns are
+`key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name them; a list state has one column `value`.
+Python objects that msgspec wrote are decoded to plain columns: dataclasses and Structs are structs, dicts are maps, and
+values without a single Arrow type are JSON. Objects of other serializers stay bytes.
 """
 
 import re
@@ -34,8 +33,8 @@ class StateReader:
 
     Args:
         location: a path, a URI, or a path in `filesystem`.
-        filesystem: to be used instead of the one that the location's scheme names.
-        seal: the key that it is sealed with; None where it is not.
+        filesystem: used instead of the one that the location's scheme names.
+        seal: the key with which it is sealed; None if it is not sealed.
 
     >>> import tempfile
     >>> from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
@@ -80,19 +79,19 @@ class StateReader:
         ]
 
     def versions(self) -> list[int]:
-        """The versions that every shard has, ascending; none for a savepoint, which is one state."""
+        """Return the versions that every shard has, ascending. A savepoint has none, since it is one state."""
         found = [set(storage.versions()) for storage in self._storages]
         return sorted(set.intersection(*found)) if found else []
 
     def states(self, version: int | None = None) -> tuple[StateDescriptor, ...]:
-        """What is stored, Millpond's own states (`$timers`) included."""
+        """Return the states that are stored, Millpond's own (`$timers`) included."""
         if self._savepoint is not None:
             return self._savepoint.states()
         manifest = self._storages[0].manifest(self._version(version))
         return () if manifest is None else tuple(StateDescriptor.decode(plain) for plain in manifest.states)
 
     def sizes(self, version: int | None = None) -> Iterator[tuple[str, int, int]]:
-        """State, rows and bytes of each segment of a version, or of each file of a savepoint, without reading them."""
+        """Yield state, rows and bytes of each segment of a version, or file of a savepoint, without reading them."""
         if self._savepoint is not None:
             yield from ((file.state, file.rows, file.bytes) for file in self._savepoint.contents.files)
         elif self.versions():
@@ -102,31 +101,31 @@ class StateReader:
                 yield from ((ref.state, ref.rows, ref.bytes) for ref in (manifest.segments if manifest else ()))
 
     def arrow(self, state: str, version: int | None = None) -> pa.Table:
-        """Every cell of a state, as of a version; the newest that every shard has unless another is asked for.
+        """Return every cell of a state as of a version; by default the newest version that every shard has.
 
         Raises:
             OptionError: there is no such state or version.
-            CorruptionError: names the damaged or missing file.
+            CorruptionError: a file is damaged or missing. The message names it.
         """
         descriptor = self._descriptor(state, version)
         return decoded(self._stored(descriptor, version), descriptor)
 
     def pieces(self, state: str, version: int | None = None) -> Iterator[pa.Table]:
-        """Every cell of a state, some key groups at a time: for a state that is larger than memory.
+        """Yield every cell of a state, some key groups at a time: for a state that is larger than memory.
 
-        Columns are as `arrow` gives them. A column of objects that have no one Arrow type is JSON, piece by piece.
+        Columns are as `arrow` gives them. Objects without a single Arrow type become JSON piece by piece.
         """
         descriptor = self._descriptor(state, version)
         return (decoded(piece, descriptor) for piece in self._stored_pieces(descriptor, version))
 
     def pandas(self, state: str, version: int | None = None) -> "pd.DataFrame":
-        """Every cell of a state as a pandas DataFrame; maps are dicts, or lists of pairs where their keys are lists."""
+        """Return every cell of a state as a DataFrame. Maps are dicts, or lists of pairs if their keys are lists."""
         try:
             import pandas as pd
         except ImportError as error:
             raise MissingDependencyError('Reading state as pandas needs it. Run: pip install "pandas>=2.2"') from error
         table = self.arrow(state, version)
-        # As dicts, which pandas users expect, where pandas can make them: what it makes of a list is no key of a dict.
+        # Dicts, as pandas users expect, unless a map's keys are lists, which pandas cannot use as keys of a dict.
         as_dicts = None if any(_has_nested_keys(kind) for kind in table.schema.types) else "strict"
         frame: pd.DataFrame = table.to_pandas(maps_as_pydicts=as_dicts)
         return frame
@@ -134,7 +133,7 @@ class StateReader:
     def duckdb(
         self, state: str, version: int | None = None, *, connection: "duckdb.DuckDBPyConnection | None" = None
     ) -> "duckdb.DuckDBPyRelation":
-        """Every cell of a state as a DuckDB relation, of this connection or of DuckDB's own."""
+        """Return every cell of a state as a DuckDB relation, of this connection or of DuckDB's default one."""
         try:
             import duckdb
         except ImportError as error:
@@ -144,10 +143,10 @@ class StateReader:
         return (connection or duckdb).from_arrow(self.arrow(state, version))
 
     def diff(self, state: str, old: int, new: int) -> pa.Table:
-        """What changed in a state between two versions, a row a cell.
+        """Return what changed in a state between two versions, one row per cell.
 
         The columns are `change` (`added`, `removed` or `changed`), those of the key, and those of the value
-        twice: `old.*` and `new.*`, null where there was none.
+        twice: `old.*` and `new.*`, null if there was none.
         """
         if self._savepoint is not None:
             raise OptionError(f"{self._location} is a savepoint, and has no versions to compare.")
@@ -165,14 +164,14 @@ class StateReader:
     def savepoint(
         self, location: str, version: int | None = None, *, savepoint_seal: Seal | bytes | None = None
     ) -> Savepoint:
-        """Write every state to an empty folder, as of a version; the newest that every shard has, if none is given.
+        """Write every state to an empty folder as of a version; by default the newest that every shard has.
 
-        It is sealed with `savepoint_seal`, or with the key that this is sealed with.
+        The savepoint is sealed with `savepoint_seal`, or else with the key with which this is sealed.
 
         Raises:
             OptionError: this is a savepoint already, there is no such version, or the folder is not empty.
-            CorruptionError: names the damaged or missing file.
-            UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
+            CorruptionError: a file is damaged or missing. The message names it.
+            UnavailableError: it could not be written. What was written is no savepoint, and cannot be opened as one.
         """
         if self._savepoint is not None:
             raise OptionError(f"{self._location} is a savepoint already: copy the folder.")
@@ -220,7 +219,7 @@ class StateReader:
         return known[state]
 
     def _cells(self, table: pa.Table, state: StateDescriptor, version: int) -> dict[Any, tuple[int, Any]]:
-        """By key and map key: the row, and the value."""
+        """Return row and value of each cell, by key and map key."""
         manifest = self._storages[0].manifest(version)
         codec = CellCodec(state, pa.ipc.read_schema(pa.py_buffer(manifest.key_schema if manifest else b"")))
         cells = codec.cells(table.append_column("deleted", pa.repeat(pa.scalar(False), table.num_rows)))
@@ -232,7 +231,7 @@ def _difference(before: pa.Table, after: pa.Table, rows: Sequence[tuple[str, int
     old = before.take(pa.array([at for _, at, _ in rows], type=pa.int64()))
     new = after.take(pa.array([at for _, _, at in rows], type=pa.int64()))
     columns = {"change": pa.array([change for change, _, _ in rows], type=pa.string())}
-    # A cell's key is where the cell is: in the later rows, else in the earlier ones behind them.
+    # A cell's key is taken from its later row, or else from its earlier row, which is concatenated behind.
     places = pa.array([after.num_rows + (was or 0) if at is None else at for _, was, at in rows], type=pa.int64())
     names = [name for name in after.column_names if not _is_value(name)]
     keys = pa.concat_tables([after.select(names), before.select(names)]).take(places)
@@ -244,7 +243,7 @@ def _difference(before: pa.Table, after: pa.Table, rows: Sequence[tuple[str, int
 
 
 def _has_nested_keys(kind: pa.DataType) -> bool:
-    """Whether the type holds a map whose keys are lists or structs."""
+    """Return whether the type holds a map whose keys are lists or structs."""
     if pa.types.is_map(kind) and pa.types.is_nested(kind.key_type):
         return True
     return any(_has_nested_keys(kind.field(at).type) for at in range(kind.num_fields))

@@ -1,7 +1,7 @@
-"""From a manifest's segments back to cells: which of a segment's rows count, and proof that it is the right one.
+"""Turns a manifest's segments back into cells: which rows of a segment count, and proof that it is the right one.
 
-Segments are applied from the oldest version to the newest, a version's bases before its deltas. A
-base speaks for the key groups it is the newest base of, a delta for those based before it.
+Segments are applied from the oldest version to the newest, a version's bases before its deltas. A base counts for the
+key groups whose newest base it is, a delta for the key groups whose base is older.
 
 Invariant: rows are taken from a segment only after its checksum was compared with the manifest's.
 """
@@ -33,30 +33,30 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.schema_change import migration
 
 _PIECE_BYTES = 8 << 20
-"""Of a state's segments, so many bytes are decoded at a time. A segment is read for each piece that may need it."""
+"""Bytes of a state's segments that are decoded at a time. A segment is read again for each piece that may need it."""
 
 
 class SegmentSource(Protocol):
-    """Where the segments of a manifest come from: a dictionary by id, a storage, or a connection that they come over.
+    """Where a manifest's segments come from: a dictionary by id, a storage, or a connection.
 
     They are asked for one by one, each once, in the order of `in_order`.
     """
 
     def get(self, segment_id: int, /) -> bytes | memoryview | None:
-        """A segment; None where it is missing."""
+        """Return a segment; None if it is missing."""
         ...
 
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a shard, still encoded: its manifest, and its segments by id. They may be read when asked for."""
+    """One version of a shard, still encoded: its manifest, and its segments by id, which may be read on access."""
 
     manifest: Manifest
     segments: Mapping[int, bytes | memoryview]
 
 
 class StoredSegments(Mapping[int, bytes]):
-    """The segments of a stored version. Each is read from the storage when it is asked for, and not kept."""
+    """The segments of a stored version. Each is read from the storage on access, and not kept."""
 
     def __init__(self, storage: CheckpointStorage, manifest: Manifest) -> None:
         self._storage = storage
@@ -74,11 +74,11 @@ class StoredSegments(Mapping[int, bytes]):
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore brought back.
+    """The result of a restore.
 
     Attributes:
         manifest: of the version that the backend now holds.
-        descriptors: of every state, as declared, or as stored where nobody declared it.
+        descriptors: of every state: as declared, or as stored if it was not declared.
     """
 
     manifest: Manifest
@@ -86,22 +86,22 @@ class Restored:
 
 
 def segment_name(manifest: Manifest, ref: SegmentRef) -> str:
-    """What errors call a segment."""
+    """Return the name of a segment for errors."""
     return f"segment {ref.id} of shard {manifest.shard}, version {manifest.version}, state {ref.state!r}"
 
 
 def last_good(ref: SegmentRef) -> str:
-    """Which version does without a segment that is damaged, for errors."""
+    """Return the last version that does not need a damaged segment, as a sentence for errors."""
     return f"The last version that does not need it is {ref.version - 1}."
 
 
 def in_order(manifest: Manifest) -> list[SegmentRef]:
-    """The manifest's segments in the order in which they are applied."""
+    """Return the manifest's segments in the order in which they are applied."""
     return sorted(manifest.segments, key=lambda ref: (ref.version, not ref.base, ref.id))
 
 
 def check_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview) -> None:
-    """Prove that the bytes are the segment that the manifest names; a CorruptionError says what is wrong with it."""
+    """Prove that the bytes are the segment that the manifest names. A CorruptionError says what is wrong."""
     name = segment_name(manifest, ref)
     verify_segment(data, name)
     if checksum_of(data) != ref.checksum:
@@ -112,7 +112,7 @@ def check_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview)
 
 
 def read_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview) -> pa.Table:
-    """The rows of a segment that count under this manifest. A CorruptionError names a segment that is not the one."""
+    """Return the rows of a segment that count under this manifest. A CorruptionError names a wrong segment."""
     check_segment(manifest, ref, data)
     table = decode_segment(data, segment_name(manifest, ref))
     first, bases = manifest.key_groups.start, manifest.base_versions
@@ -127,9 +127,9 @@ def read_segment(manifest: Manifest, ref: SegmentRef, data: bytes | memoryview) 
 
 
 def read_version(storage: CheckpointStorage, version: int) -> Version:
-    """A version, with every segment proven to be the one that its manifest names before anything is made of any.
+    """Read a version, and prove that each segment is the one its manifest names before anything is made of any.
 
-    Segments are read one by one, and again when they are asked for.
+    Segments are read one by one, and again on access.
     """
     manifest = storage.manifest(version)
     if manifest is None:
@@ -150,11 +150,10 @@ def load_version(
     declared: Iterable[StateDescriptor],
     now_ms: int | None,
 ) -> tuple[StateDescriptor, ...]:
-    """Load a manifest's version into an empty backend, segment by segment; every state there is then.
+    """Load a manifest's version into an empty backend, segment by segment. Return every state there is then.
 
-    Every state's schema is compared before the backend is touched. An OptionError shows both declarations where a
-    change is refused. A CorruptionError names a segment that is missing or damaged; the backend must then be thrown
-    away.
+    Every state's schema is compared before the backend is changed. An OptionError shows both declarations if a change
+    is rejected. A CorruptionError names a missing or damaged segment. The backend must then be discarded.
     """
     states = StoredStates.of(manifest.states, declared, manifest.key_schema, now_ms)
     for ref in in_order(manifest):
@@ -180,13 +179,13 @@ def restore(
     version: int | None = None,
     now_ms: int | None = None,
 ) -> Restored | None:
-    """Load a version, the newest unless another is asked for, into an empty backend; None where there is none.
+    """Load a version, by default the newest, into an empty backend. Return None if there is none.
 
-    Every segment is read and proven, and every state's schema compared, before the backend is touched.
-    Segments are read one by one, and a second time to be loaded, so that they need not fit into memory together.
-    Raises a CorruptionError that names shard, version, segment, file and the last good version. Raises an
-    OptionError that shows both schemas where a declared state cannot hold the stored one. `now_ms` is the
-    time at which the lives of values begin where a TTL was added.
+    Every segment is read and proven, and every state's schema compared, before the backend is changed. Segments are
+    read one by one, and a second time to be loaded, so they need not fit into memory together. Raises a CorruptionError
+    that names shard, version, segment, file and the last good version. Raises an OptionError that shows both schemas if
+    a declared state cannot hold the stored one. `now_ms` is the time at which the lives of values begin if a TTL was
+    added.
     """
     versions = storage.versions()
     if version is None and not versions:
@@ -200,7 +199,7 @@ def restore(
 
 
 def _last_good_version(storage: CheckpointStorage, before: int) -> str:
-    """The newest whole version older than `before`, for errors."""
+    """Name the newest whole version older than `before`, as a sentence for errors."""
     for version in reversed(storage.versions()):
         if version < before:
             try:
@@ -215,7 +214,7 @@ def _last_good_version(storage: CheckpointStorage, before: int) -> str:
 
 
 class StoredStates:
-    """How the stored rows of every state become cells of the states as they are declared now."""
+    """Turns the stored rows of every state into cells of the states as they are declared now."""
 
     def __init__(
         self,
@@ -239,17 +238,17 @@ class StoredStates:
     def of(
         plain: Iterable[dict[str, Any]], declared: Iterable[StateDescriptor], key_schema: bytes, now_ms: int | None
     ) -> "StoredStates":
-        """From what a manifest says. An OptionError shows both schemas where a state cannot be read."""
+        """Create it from a manifest's fields. An OptionError shows both schemas if a state cannot be read."""
         stored = [StateDescriptor.decode(each) for each in plain]
         return StoredStates(stored, declared, pa.ipc.read_schema(pa.py_buffer(key_schema)), now_ms)
 
     @property
     def descriptors(self) -> tuple[StateDescriptor, ...]:
-        """Of every state: as declared, or as stored where nobody declared it."""
+        """The descriptor of every state: as declared, or as stored if it was not declared."""
         return tuple(self._by_name.values())
 
     def load(self, backend: KeyedStateBackend, state: str, table: pa.Table) -> None:
-        """Rows of one state into a backend, as many at once as a segment holds: objects take more than their bytes."""
+        """Load rows of one state into a backend, a segment's size at a time: objects need more memory than bytes."""
         migrate = self._migrations[state]
         for part in parts_of(table):
             rows = part if migrate is None else migrate(self._stored_codecs[state].plain(part))
@@ -257,7 +256,7 @@ class StoredStates:
 
 
 def load_table(backend: KeyedStateBackend, descriptor: StateDescriptor, codec: CellCodec, table: pa.Table) -> None:
-    """A segment's rows into a backend: bytes as they are, which a backend that keeps none decodes."""
+    """Load a segment's rows into a backend. Bytes are passed on as they are; a backend that keeps none decodes them."""
     if not is_raw(table):
         backend.load(descriptor, codec.cells(table))
         return
@@ -266,14 +265,14 @@ def load_table(backend: KeyedStateBackend, descriptor: StateDescriptor, codec: C
 
 
 def parts_of(table: pa.Table) -> Iterator[pa.Table]:
-    """A table in slices of about the size of a segment."""
+    """Yield slices of a table, each of about the size of a segment."""
     each = max(1, table.num_rows * MAX_SEGMENT_BYTES // max(1, table.nbytes))
     for first in range(0, table.num_rows, each):
         yield table.slice(first, each)
 
 
 def key_group_pieces(manifest: Manifest, state: str) -> Iterator[range]:
-    """The key groups of a shard in runs, of which each holds a bounded part of a state."""
+    """Yield the key groups of a shard in runs, each of which holds a bounded part of a state."""
     groups = manifest.key_groups
     stored = sum(ref.bytes for ref in manifest.segments if ref.state == state)
     each = max(1, len(groups) * _PIECE_BYTES // max(1, stored))
@@ -282,15 +281,15 @@ def key_group_pieces(manifest: Manifest, state: str) -> Iterator[range]:
 
 
 def row_pieces(version: Version, descriptor: StateDescriptor) -> Iterator[pa.Table]:
-    """Every row of one state as of a version, some key groups at a time: see `newest_rows`."""
+    """Yield every row of one state as of a version, some key groups at a time: see `newest_rows`."""
     for groups in key_group_pieces(version.manifest, descriptor.name):
         yield newest_rows(version, descriptor, groups)
 
 
 def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range | None = None) -> pa.Table:
-    """One state's cells as of a version: of each key, or map entry, the newest row, unless it is deleted or expired.
+    """Return one state's cells as of a version: the newest row of each cell, unless it is deleted or expired.
 
-    Of all key groups of the shard, or of some, so that a large state can be read piece by piece.
+    By default of all key groups of the shard, else of some, so that a large state can be read piece by piece.
     """
     manifest = version.manifest
     wanted = key_groups or manifest.key_groups

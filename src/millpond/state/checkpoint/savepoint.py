@@ -1,17 +1,17 @@
 """A savepoint: the whole state of an operator as Parquet files, for any number of shards and any backend.
 
-    LOCATION/state-count/shard-00000.parquet …   a folder a state, one file a shard or several
+    LOCATION/state-count/shard-00000.parquet …   one folder per state, one or several files per shard
              MANIFEST                      written last
 
-The columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name them (a list
-state has one column `value`), so DuckDB, pandas or Spark read them without Millpond. Python objects are
-there as the bytes of their serializer, and those of msgspec beside that as JSON, in a column `json`.
+The columns are `key_group`, `key.*`, `map_key.*` and `value.*` as the state's schemas name them (a list state has one
+column `value`), so DuckDB, pandas or Spark read them without Millpond. Python objects are the bytes of their
+serializer. Those of msgspec are also there as JSON, in a column `json`.
 
-The manifest holds length and checksum of every file, the states' descriptors, the key schema, the
-maximum parallelism, the watermark and the processing time. Keys never change their key group, and the
-maximum parallelism stays, so a shard of any new layout takes from each file the key groups that are its own.
+The manifest holds length and checksum of every file, the states' descriptors, the key schema, the maximum parallelism,
+the watermark and the processing time. Under the same maximum parallelism a key never changes its key group, so a shard
+of any new layout takes its own key groups from each file. `starting` loads it under another maximum parallelism.
 
-Invariant: no row is loaded before every file that the shard needs was found as the manifest says.
+Invariant: no row is loaded before every file that the shard needs was verified against the manifest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,10 +46,10 @@ MANIFEST = "MANIFEST"
 _MAGIC = b"MPSP"
 _SEALED_AS = "savepoint"
 _FILE_BYTES = 4 << 20
-"""Of rows in one file, before compression: it is in memory as a whole when it is written and when it is read."""
+"""Size of the rows in one file, before compression: a file is in memory as a whole when written and when read."""
 _ROW_GROUP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
-"""Cells that are made columns of at once."""
+"""Cells that are converted to columns at once."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class ShardState:
     """One shard's state, to be written into a savepoint: from a snapshot, or from a stored version.
 
     Attributes:
-        manifest: says which shard of which operator it is, under which watermark and at which processing time.
-        states: the descriptors of everything it holds.
-        pieces: gives the rows of a state, some key groups at a time. A shard may hold more than memory does.
+        manifest: names the shard and operator, the watermark and the processing time.
+        states: the descriptors of all states it holds.
+        pieces: yields the rows of a state, some key groups at a time. A shard may hold more than fits into memory.
     """
 
     manifest: Manifest
@@ -68,9 +68,9 @@ class ShardState:
 
     @staticmethod
     def of_snapshot(manifest: Manifest, snapshot: Source, states: Iterable[StateDescriptor]) -> "ShardState":
-        """What a snapshot holds, or a backend now. `manifest` is any of the shard's that has the savepoint's times.
+        """Return a snapshot's state, or a backend's present one. `manifest` is the shard's, with the savepoint's times.
 
-        It is read while the savepoint is written: keep the snapshot until then, or leave the backend alone.
+        It is read while the savepoint is written: keep the snapshot until then, or do not change the backend.
         """
         key_schema = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
 
@@ -86,7 +86,7 @@ class ShardState:
 
     @staticmethod
     def of_storage(storage: CheckpointStorage, version: int | None = None) -> "ShardState":
-        """A stored version, the newest unless another is asked for. A CorruptionError says what is damaged.
+        """Return the state of a stored version, by default the newest. A CorruptionError says what is damaged.
 
         Its segments are read again while the savepoint is written.
         """
@@ -105,17 +105,17 @@ def write_savepoint(
     filesystem: pa.fs.FileSystem | None = None,
     seal: Seal | bytes | None = None,
 ) -> "Savepoint":
-    """Write a savepoint of every shard of an operator into an empty folder. The shards are taken one by one.
+    """Write a savepoint of every shard of an operator into an empty folder. The shards are read one by one.
 
     Args:
         location: a path, a URI, or a path in `filesystem`.
-        shards: of the operator, all of them.
-        filesystem: to be used instead of the one that the location's scheme names.
-        seal: the key that it is sealed with, 16 to 64 random bytes; None for checksums alone.
+        shards: all shards of the operator.
+        filesystem: used instead of the one that the location's scheme names.
+        seal: the key to seal it with, 16 to 64 random bytes; None for checksums alone.
 
     Raises:
         OptionError: the folder is not empty, or these are not the shards of one operator, each once.
-        UnavailableError: it could not be written; what is there is no savepoint, and is refused as such.
+        UnavailableError: it could not be written. What was written is no savepoint, and cannot be opened as one.
     """
     folder, seal = Folder(location, filesystem), Seal.of(seal)
     try:
@@ -141,7 +141,7 @@ def write_savepoint(
 
 
 def check_empty(folder: Folder) -> None:
-    """Refuse to write a savepoint into a folder that holds anything."""
+    """Raise an OptionError if the folder for a savepoint holds anything."""
     if folder.sizes(".", recursive=True):
         raise OptionError(
             f"{folder.location} is not empty. A savepoint is never written over anything: choose a new folder."
@@ -149,7 +149,7 @@ def check_empty(folder: Folder) -> None:
 
 
 def not_written(location: str, error: OSError) -> UnavailableError:
-    """The error for a savepoint whose writing failed."""
+    """Return the error for a savepoint that could not be written."""
     return UnavailableError(
         f"the savepoint {masked(location)} could not be written: {error}. Write it to a new folder."
     )
@@ -162,7 +162,7 @@ def finish_savepoint(
     files: Sequence[SavepointFile],
     seal: Seal | None = None,
 ) -> "Savepoint":
-    """Write the manifest, which makes a savepoint of files that were written for every shard of an operator."""
+    """Write the manifest, which completes a savepoint once every shard's files are written."""
     if len(manifests) != (manifests[0].shards if manifests else 1):
         raise OptionError(
             f"{folder.location}: expected every shard once, got {sorted(manifest.shard for manifest in manifests)}."
@@ -202,7 +202,7 @@ def _refuse_strangers(location: str, manifests: Sequence[Manifest], manifest: Ma
 def write_rows(
     folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table], seal: Seal | None = None
 ) -> Iterator[SavepointFile]:
-    """Write rows of one state to files of a few MB, named after the part of the operator that they are."""
+    """Write rows of one state to files of a few MB, named after `part`, their part of the operator."""
     waiting: list[pa.Table] = []
     number = 0
     for group in _row_groups(pieces):
@@ -215,7 +215,7 @@ def write_rows(
 
 
 def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of about `_ROW_GROUP_BYTES`: pieces that are small together, large ones cut."""
+    """Yield the rows in tables of about `_ROW_GROUP_BYTES`: small pieces together, large ones cut."""
     waiting: list[pa.Table] = []
     for piece in pieces:
         for part in parts_of(piece):
@@ -231,14 +231,14 @@ def _written(
     folder: Folder, state: StateDescriptor, part: str, number: int, groups: Sequence[pa.Table], seal: Seal | None
 ) -> SavepointFile:
     sink = pa.BufferOutputStream()
-    # A row group is encoded alone: Parquet's writer takes several times the bytes of what it is given at once.
+    # Row groups are encoded one by one: Parquet's writer needs several times the bytes of what it is given at once.
     tables = (with_json(group, state) for group in groups)
     first = next(tables)
     with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:
         for table in chain((first,), tables):
             writer.write_table(table)
     data = sink.getvalue()
-    # A prefix, for names that mean something as a path: `..`, `MANIFEST`.
+    # The prefix protects from state names that have a meaning as a path: `..`, `MANIFEST`.
     name = f"state-{quote(state.name, safe='')}/{part}{f'-{number:04d}' if number else ''}.parquet"
     folder.make([name.partition("/")[0]])
     folder.write(name, data)
@@ -256,7 +256,7 @@ def _written(
 
 
 class Savepoint:
-    """A savepoint that is complete. What it holds is proven file by file, before anything is taken from one."""
+    """A complete savepoint. Each file is verified before anything is taken from it."""
 
     def __init__(self, folder: Folder, contents: SavepointManifest, seal: Seal | None = None) -> None:
         self._folder = folder
@@ -269,7 +269,7 @@ class Savepoint:
     ) -> "Savepoint":
         """Open a savepoint. A CorruptionError names what is missing, torn or altered.
 
-        `seal` is the key that it was sealed with. An OptionError says that it is missing, or another one.
+        `seal` is the key with which it was sealed. Raises OptionError if the key is missing or another one.
         """
         folder, seal = Folder(location, filesystem), Seal.of(seal)
         name = f"the manifest {folder.path(MANIFEST)}"
@@ -294,32 +294,32 @@ class Savepoint:
 
     @property
     def location(self) -> str:
-        """Where it is."""
+        """The folder of the savepoint, as errors name it."""
         return self._folder.location
 
     def states(self) -> tuple[StateDescriptor, ...]:
-        """The states it holds; the values of Python objects are bytes."""
+        """Return the states it holds. The values of Python objects are bytes."""
         return tuple(StateDescriptor.decode(plain) for plain in self.contents.states)
 
     def table(self, state: str, key_groups: range | None = None) -> pa.Table:
-        """The rows of one state, of all key groups or of some."""
+        """Return the rows of one state, of all key groups or of some."""
         pieces = list(self.pieces(state, key_groups))
         return pa.concat_tables(pieces) if pieces else self._schema(state).empty_table()
 
     def pieces(self, state: str, key_groups: range | None = None) -> Iterator[pa.Table]:
-        """The same, a file at a time."""
+        """Yield the same, one file at a time."""
         schema = self._schema(state)
         for file in self._files(state, key_groups):
             yield _rows(self._proven(file), schema, key_groups)
 
     def prove(self, key_groups: range | None = None) -> None:
-        """Read every file with rows of these key groups. A CorruptionError names one that is not as it was written."""
+        """Verify every file with rows of these key groups. A CorruptionError names one that was altered."""
         for state in self.states():
             for file in self._files(state.name, key_groups):
                 self._proven(file)
 
     def file_rows(self, file: SavepointFile) -> pa.Table:
-        """The rows of one file, so that a large savepoint can be read by many tasks."""
+        """Return the rows of one file, so that many tasks can read a large savepoint."""
         return _rows(self._proven(file), self._schema(file.state), None)
 
     def _schema(self, state: str) -> pa.Schema:

@@ -1,10 +1,10 @@
-"""Encoded segments that wait until their version is stored: in memory up to a limit, beyond it in a file.
+"""Encoded segments that wait until their version is stored: in memory up to a limit, then in a file.
 
-A full checkpoint is as large as the state, and a version has to be stored whole or not at all. So its
-segments are encoded one by one, and wait here in bounded memory until the manifest is made.
+A full checkpoint is as large as the state, and a version must be stored whole or not at all. So its segments are
+encoded one by one, and wait here in bounded memory until the manifest is made.
 
-The file has no name from the start, so nothing is left behind whatever happens. It goes when nobody
-holds the spool or one of its segments any more.
+The file never has a name, so nothing is left behind whatever happens. It is freed once nothing refers to the spool or
+one of its segments.
 """
 
 import os
@@ -17,7 +17,7 @@ from millpond.errors import UnavailableError
 from millpond.state.checkpoint.format.segment import checksum_of
 
 MEMORY_BYTES = 8 << 20
-"""What one spool keeps in memory."""
+"""The bytes that one spool keeps in memory."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Part:
     """One encoded segment that no manifest names yet.
 
     Attributes:
-        state: whose cells it holds.
-        rows: how many of them.
+        state: the state whose cells it holds.
+        rows: how many cells.
         first_group: the lowest key group among them.
         last_group: the highest.
-        length: of the sealed bytes.
-        checksum: the one that they carry.
-        read: gives the sealed bytes.
+        length: of the encoded bytes.
+        checksum: the one in their header.
+        read: returns the encoded bytes.
     """
 
     state: str
@@ -44,12 +44,12 @@ class Part:
 
     @staticmethod
     def of(state: str, rows: int, first_group: int, last_group: int, data: bytes) -> "Part":
-        """A part whose bytes are in memory."""
+        """Create a part whose bytes are in memory."""
         return Part(state, rows, first_group, last_group, len(data), checksum_of(data), lambda: data)
 
 
 class Segments(Mapping[int, bytes]):
-    """Segments by id. Each is read when it is asked for, so that they need not be in memory together."""
+    """Segments by id. Each is read on access, so they need not be in memory together."""
 
     def __init__(self, parts: Mapping[int, Part]) -> None:
         self._parts = parts
@@ -68,7 +68,7 @@ class SegmentSpool:
     """Keeps the bytes of segments. One thread adds; any may read.
 
     Args:
-        memory_bytes: what it keeps in memory.
+        memory_bytes: how much it keeps in memory.
 
     >>> spool = SegmentSpool(memory_bytes=4)
     >>> kept = [spool.keep(data) for data in (b"abc", b"defg", b"h")]
@@ -82,7 +82,7 @@ class SegmentSpool:
         self._end = 0
 
     def keep(self, data: bytes) -> Callable[[], bytes]:
-        """Keep bytes; what gives them back. An UnavailableError says that the disk does not take them."""
+        """Keep bytes, and return a function that reads them. Raises UnavailableError if the disk cannot take them."""
         if self._file is None and len(data) <= self._room:
             self._room -= len(data)
             return lambda: data
@@ -101,7 +101,7 @@ class SegmentSpool:
         return lambda: self._read(start, length)
 
     def kept(self, part: Part) -> Part:
-        """The same part, its bytes in the spool."""
+        """Return the same part with its bytes in the spool."""
         return Part(
             part.state,
             part.rows,

@@ -1,28 +1,29 @@
 """A shard in memory, and its way from version to version: the one engine of checkpoints, on Spark and off it.
 
-A version ends with `end_version` and is turned into segments and a manifest by `encode`. Then it is stored, or it is
-not. Two kinds of owners differ in what they do about one that is not:
+A version ends with `end_version`, and `encode` turns it into segments and a manifest. Then it is stored, or it is not.
+Two kinds of owners handle a version that was not stored differently:
 
-- A state host on Spark goes back. `commit` ends and encodes a version in one step. The next `begin_at` says
-  which version was stored, and undoes the last one if it was not.
-- `Checkpointer`, off Spark, goes on. Versions are encoded and stored in another thread while records flow. One that
-  failed is passed to `lose`, and its changes are written by the next one.
+- A state host on Spark goes back. `commit` ends and encodes a version in one step. The next `begin_at` says which
+  version was stored, and undoes the last one if it was not.
+- `Checkpointer`, off Spark, goes on. Versions are encoded and stored in another thread while records flow. A version
+  that failed is passed to `lose`, and the next one writes its changes.
 
-What a version consists of is `millpond.state.checkpoint.writer`'s business.
+`millpond.state.checkpoint.writer` determines what a version consists of.
 
-A host prepares the bases that are owed to its last version between two versions (`prepare_bases`), in small steps that
-a background thread may take while the stream is idle. What is still owed when the next version begins is made up
-then, so the log cannot outgrow its bound. Without prepared bases `encode` takes them from the version's snapshot.
+A host prepares the bases that its last version owes between two versions (`prepare_bases`). It takes small steps, which
+a background thread may run while the stream is idle. Bases that are still outstanding when the next version begins are
+written then, so the log cannot outgrow its bound. Without prepared bases, `encode` takes them from the version's
+snapshot.
 
-A version is full, which is all bases and no delta, where some change is in no segment as it is in memory: it came from
-a savepoint, its state is declared otherwise than it is stored, or it belongs to a version that was lost and could not
-be carried. A full version drops every segment there was.
+A version is full (all bases and no delta) if some change in memory is in no segment in the same form. That is so if the
+state came from a savepoint, if it is declared otherwise than it is stored, or if it belongs to a lost version that
+could not be carried. A full version drops all earlier segments.
 
-Bases leave out what has expired, and live state still has it. `remove_expired` removes it there, so expired cells go
-as fast as bases go round, and nothing needs an index of when what expires.
+Bases leave out expired values, which live state still has. `remove_expired` removes them there. So expired cells are
+removed as fast as bases go round, and no index of expiration times is needed.
 
-Invariant: every change since `manifest` is in the open version, in a version that ended and is neither stored nor
-lost, or in `_unstored`.
+Invariant: every change since `manifest` is in the open version, in a version that ended and is neither stored nor lost,
+or in `_unstored`.
 """
 
 from collections.abc import Iterable
@@ -53,10 +54,10 @@ from millpond.state.types.timer_states import TIMERS
 class Shard:
     """The state of one shard at one version. Not thread-safe: its owner holds a lock around it.
 
-    Off Spark, `encode`, `stored` and `lose` may run in one other thread beside everything else.
+    Off Spark, `encode`, `stored` and `lose` may run in one other thread beside all other methods.
 
     Attributes:
-        manifest: of the newest version that counts: that was committed in memory, or stored.
+        manifest: of the newest version that counts: one committed in memory, or stored.
         backend: the state.
         key_schema: of its keys.
 
@@ -82,12 +83,12 @@ class Shard:
         self._timers: Timers | None = None
         self._writer = CheckpointWriter(self.key_schema)
         self._last_version = max(manifest.version, last_version)
-        # False once a commit could be neither finished nor undone: the contents are of no version.
+        # False once a commit could be neither finished nor undone: then the contents belong to no version.
         self._intact = True
-        # False from `begin_at` to the end of the version: only then is there anything to roll back.
+        # False from `begin_at` to the end of the version. Only then is there anything to roll back.
         self._ended = False
         self._unstored = UnstoredChanges()
-        # Where bases left something out that live state still has.
+        # State and key group of expired cells that bases left out and live state still has.
         self._outlived: dict[tuple[str, int], None] = {}
         self._removal_rows = BASE_STEP_ROWS
         self._round = self._next_round()
@@ -103,7 +104,7 @@ class Shard:
 
     @property
     def declared(self) -> tuple[StateDescriptor, ...]:
-        """Every state that its checkpoints know of."""
+        """Every state that the checkpoints know."""
         return tuple(self._writer.states.values())
 
     def rollback(self) -> None:
@@ -116,11 +117,11 @@ class Shard:
             self._timers.forget_queue()
 
     def declare(self, descriptor: StateDescriptor) -> None:
-        """Make a state known to the checkpoints of this shard. Refused where it is known as another, even if empty."""
+        """Make a state known to the shard's checkpoints. Raises OptionError if it is known otherwise, even if empty."""
         known = self._writer.states.get(descriptor.name)
         if known is None:
             self._writer.declare(descriptor)
-            # Rows of two forms are never in the segments of one version.
+            # The segments of one version never hold rows of two forms.
             stored = [StateDescriptor.decode(each) for each in self.manifest.states if each["name"] == descriptor.name]
             if any(migration(each, descriptor, 0) is not None for each in stored):
                 self.write_anew()
@@ -131,15 +132,15 @@ class Shard:
             )
 
     def write_anew(self) -> None:
-        """Have the next version be a full one: the contents are in no segment as they are in memory."""
+        """Have the next version be a full one, because no segment holds the contents as they are in memory."""
         self._unstored.leave_to_full(self.manifest.version)
 
     def holds(self, declared: Iterable[StateDescriptor]) -> bool:
-        """Whether its contents are in the form of these declarations: each is known as it is, or not known at all."""
+        """Return whether its contents have the form of these declarations: each is known as declared, or unknown."""
         return all(self._writer.states.get(state.name, state) == state for state in declared)
 
     def delete_state(self, name: str) -> None:
-        """Remove every key's cells of a state, in the open version, if there is such a state."""
+        """Remove every key's cells of a state in the open version, if there is such a state."""
         if name in self._writer.states:
             self._forget_queue()
             for key_group in self.manifest.key_groups:
@@ -148,7 +149,7 @@ class Shard:
                     self.backend.write(name, replace(cells, values=[ABSENT] * len(cells)))
 
     def living_cells(self, name: str, key_group: int) -> Cells:
-        """A state's cells in a key group as users know them: without what has expired, and without TTL's times."""
+        """Return a state's cells in a key group as users know them: without expired values and without TTL's times."""
         cells, descriptor = self.backend.cells(name, key_group), self._writer.states.get(name)
         if descriptor is None or descriptor.ttl is None:
             return cells
@@ -159,10 +160,10 @@ class Shard:
     ) -> None:
         """Load the manifest's version from its segments into the (empty) backend, in the form of the declarations.
 
-        Segments are asked for one by one, in the order of `in_order`, and let go of once they are loaded. States that
-        nobody declares are kept as they are stored. `now_ms` is the time at which lives begin where a TTL was added.
-        An OptionError shows both declarations of a state whose change is refused, before anything is loaded. A
-        missing or damaged segment raises a CorruptionError that names it; the shard must then be thrown away.
+        Segments are asked for one by one, in the order of `in_order`, and dropped once they are loaded. States that
+        are not declared are kept as they are stored. `now_ms` is the time at which lives begin if a TTL was added. An
+        OptionError shows both declarations of a state whose change is rejected, before anything is loaded. A missing
+        or damaged segment raises a CorruptionError that names it. The shard must then be discarded.
         """
         self._forget_queue()
         for descriptor in load_version(self.manifest, segments, self.backend, declared, now_ms):
@@ -171,10 +172,9 @@ class Shard:
     def start_from(
         self, savepoint: Savepoint, declared: Iterable[StateDescriptor] = (), now_ms: int | None = None
     ) -> None:
-        """Load what belongs to this (newborn) shard from a savepoint, in the form of the declarations.
+        """Load this (new) shard's part of a savepoint, in the form of the declarations.
 
-        Refusals are those of `restore`, and a CorruptionError names a file of the savepoint that is not as it was
-        written.
+        Raises as `restore`, and a CorruptionError that names a file of the savepoint that is not as it was written.
         """
         self._forget_queue()
         for descriptor in load_savepoint(savepoint, self.manifest, self.backend, declared, now_ms):
@@ -184,7 +184,7 @@ class Shard:
     def begin_at(self, manifest: Manifest) -> bool:
         """Begin a version at exactly this manifest, if memory allows: as it is, or by undoing the last version.
 
-        False means that only a restore will do. Bases still owed to the manifest are made up here.
+        Return False if only a restore will do. Bases still owed to the manifest are written here.
         """
         if not self._intact:
             return False
@@ -208,9 +208,9 @@ class Shard:
         return True
 
     def prepare_bases(self) -> bool:
-        """Encode the bases of the next few key groups, if any are owed; whether a step was taken.
+        """Encode the bases of the next few key groups, if any are owed. Return whether a step was taken.
 
-        Only between versions: what is encoded is the committed version.
+        Only between versions: the committed version is encoded.
         """
         if self._unstored.holds(self.manifest.version):
             return False
@@ -219,14 +219,14 @@ class Shard:
         )
 
     def _next_round(self) -> Round:
-        """The bases that are owed to the manifest."""
+        """Return an empty round for the bases that are owed to the manifest."""
         return Round(self.manifest, owed_rows(self.manifest), self._outlived)
 
     def remove_expired(self) -> None:
-        """Remove from live state, in the open version, what bases left out and what is still expired by now.
+        """Remove from live state, in the open version, the cells that bases left out and that are still expired.
 
-        Belongs in the thread that processes records. Looks at whole key groups, until it has seen as many cells as the
-        last version had changed, and 50,000 at least; the rest waits for the next call.
+        Call it in the thread that processes records. It checks whole key groups, until it has seen as many cells as the
+        last version owed rows of bases, and at least 50,000. The rest waits for the next call.
         """
         seen = 0
         while self._outlived and seen < self._removal_rows:
@@ -234,7 +234,7 @@ class Shard:
             seen += self._writer.remove_expired(self.backend, name, key_group)
 
     def end_version(self, watermark_ms: int = -1, *, full: bool = False) -> PendingCheckpoint:
-        """End the open version. Its snapshot must be released once it was encoded, or lost."""
+        """End the open version. Release its snapshot once it was encoded or lost."""
         snapshot = self.backend.commit()
         self._last_version += 1
         return PendingCheckpoint(
@@ -242,13 +242,13 @@ class Shard:
         )
 
     def is_full(self, pending: PendingCheckpoint) -> bool:
-        """Whether a version will be all bases and no delta."""
+        """Return whether a version will be all bases and no delta."""
         return pending.full or self._unstored.ask_for_full(pending.version)
 
     def encode(
         self, pending: PendingCheckpoint, token: str, prepared: Round | None = None, encode: Encode = at_once
     ) -> Commit:
-        """Turn a version that has ended into segments and the manifest that follows. Nothing counts yet.
+        """Turn a version that has ended into segments and the next manifest. It does not count yet.
 
         Args:
             pending: the version.
@@ -287,9 +287,9 @@ class Shard:
         return self.finish(self.end_version(watermark_ms), token)
 
     def finish(self, pending: PendingCheckpoint, token: str) -> Commit:
-        """Encode a version with the bases prepared for it, and stand at it. Where that fails it is undone.
+        """Encode a version with the bases prepared for it, and make it the shard's version. If that fails, undo it.
 
-        What is returned must be stored whole or not at all; the next `begin_at` says which.
+        Store the result whole or not at all. The next `begin_at` says which.
         """
         try:
             commit = self.encode(pending, token, self._round)
@@ -309,7 +309,7 @@ class Shard:
         return commit
 
     def stored(self, manifest: Manifest) -> None:
-        """Stand at a version that was encoded and is stored."""
+        """Take note that an encoded version is stored, and make it the shard's version."""
         self.manifest = manifest
         self._unstored.stored(manifest.version)
 

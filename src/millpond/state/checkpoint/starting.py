@@ -1,9 +1,9 @@
-"""A new operator that begins with the state of a savepoint, at whatever number of shards and key groups.
+"""Starts a new operator with the state of a savepoint, with any number of shards and key groups.
 
-A savepoint's rows lie by the key groups of the operator that wrote it. Where the new operator has as
-many, a shard takes the rows of its own key groups. Where it has another number, the key groups are found
-anew from the keys: a key's group is its hash modulo their number, so a row can be a shard's only if the
-two groups are equal modulo the greatest common divisor of both numbers; the rest is passed over unhashed.
+A savepoint's rows have the key groups of the operator that wrote it. If the new operator has as many, a shard takes
+the rows of its own key groups. If it has another number, the key groups are computed anew from the keys. A key's
+group is its hash modulo their number. So a row can belong to a shard only if the two groups are equal modulo the
+greatest common divisor of both numbers. The other rows are skipped without hashing.
 
 Invariant: every file that the shard needs was found whole before a row is loaded. Files are read one by one, first to
 prove them and then to load them, so that a savepoint may be larger than memory.
@@ -29,20 +29,20 @@ _GROUP = "key_group"
 
 
 class SavedRows(Protocol):
-    """A savepoint, as loading it sees one."""
+    """The part of a savepoint that loading uses."""
 
     contents: SavepointManifest
 
     def states(self) -> tuple[StateDescriptor, ...]:
-        """The states it holds."""
+        """Return the states it holds."""
         ...
 
     def prove(self, key_groups: range | None = None) -> None:
-        """Refuse it where a file with rows of these key groups is not as it was written."""
+        """Raise an error if a file with rows of these key groups is not as it was written."""
         ...
 
     def pieces(self, state: str, key_groups: range | None = None) -> Iterator[pa.Table]:
-        """The rows of one state, a file at a time."""
+        """Yield the rows of one state, one file at a time."""
         ...
 
 
@@ -53,9 +53,9 @@ def load_savepoint(
     declared: Iterable[StateDescriptor],
     now_ms: int | None,
 ) -> tuple[StateDescriptor, ...]:
-    """Load the rows of a newborn shard's keys into its empty backend; every state there is then.
+    """Load the rows of a new shard's keys into its empty backend. Return every state there is then.
 
-    An OptionError shows both declarations of a state whose change is refused, a CorruptionError names a file.
+    An OptionError shows both declarations of a state whose change is rejected. A CorruptionError names a file.
     """
     contents = savepoint.contents
     states = StoredStates.of(contents.states, declared, contents.key_schema, now_ms)
@@ -70,7 +70,7 @@ def load_savepoint(
 
 
 def _rows_of_shard(table: pa.Table, contents: SavepointManifest, manifest: Manifest) -> pa.Table:
-    """Of rows by the savepoint's key groups, those of the shard, by its own."""
+    """Return the shard's rows, in its own key groups, from rows in the savepoint's key groups."""
     divisor = math.gcd(contents.max_parallelism, manifest.max_parallelism)
     wanted = {group % divisor for group in manifest.key_groups}
     groups = table[_GROUP].to_numpy()

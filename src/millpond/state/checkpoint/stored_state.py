@@ -1,7 +1,7 @@
-"""Stored state at one location, whoever wrote it: checkpoints of a harness, a savepoint, or a query's checkpoint.
+"""Stored state at one location, of any kind: checkpoints of a harness, a savepoint, or a query's checkpoint.
 
-Read by `millpond state` and by the page. The first two are read here; a query's checkpoint needs Spark, and is read by
-`millpond.spark.inspect.query_state`.
+`millpond state` and the web page read it. The first two kinds are read here. A query's checkpoint needs Spark, and
+`millpond.spark.inspect.query_state` reads it.
 """
 
 import re
@@ -26,7 +26,7 @@ _QUERY_FOLDERS = {"offsets", "commits"}
 
 @dataclass(frozen=True)
 class Asked:
-    """Which part of stored state is meant.
+    """The part of stored state that is asked for.
 
     Attributes:
         state: the name of a state; None for the timers.
@@ -42,19 +42,19 @@ class Asked:
 
 
 class Rows(Protocol):
-    """Rows that are computed when they are asked for."""
+    """Rows that are computed on request."""
 
     def first(self, count: int | None, search: str = "") -> pa.Table:
-        """The first rows whose key contains a text, whatever its case; all of them without a count."""
+        """Return the first rows whose key contains a text, ignoring case; all of them if `count` is None."""
         ...
 
     def write(self, path: str) -> int:
-        """Write all rows as Parquet; how many there are."""
+        """Write all rows as Parquet. Return their number."""
         ...
 
 
 Sizes = dict[tuple[int | None, str], tuple[int, int]]
-"""Rows and bytes, by the number of the operator and the name of the state."""
+"""Rows and bytes, by operator number and state name."""
 
 
 class StoredState(Protocol):
@@ -63,15 +63,15 @@ class StoredState(Protocol):
     kind: str
 
     def states(self) -> list[dict[str, Any]]:
-        """A record for each state."""
+        """Return a record for each state."""
         ...
 
     def sizes(self) -> Sizes:
-        """Rows and bytes of each state as they are stored: the state, and in a checkpoint its newest changes too."""
+        """Return rows and bytes of each state as stored: in a checkpoint, the state and its newest changes too."""
         ...
 
     def rows(self, asked: Asked) -> Rows:
-        """A state, or what changed of it."""
+        """Return the rows of a state, or of what changed in it."""
         ...
 
     def savepoint(self, location: str, operator: int | None, version: int | None) -> Savepoint:
@@ -80,7 +80,7 @@ class StoredState(Protocol):
 
 
 def is_query(location: str) -> bool:
-    """Whether this is a query's checkpoint. An OptionError says that there is no stored state."""
+    """Return whether this is a query's checkpoint. Raises OptionError if there is no stored state."""
     try:
         folder = Folder(location)
         folders, files = set(folder.folders()), folder.sizes(".")
@@ -99,7 +99,7 @@ def is_query(location: str) -> bool:
 
 
 def containing(table: pa.Table, search: str) -> pa.Table:
-    """The rows of which a part of the key contains a text, whatever its case.
+    """Return the rows in which a part of the key contains a text, ignoring case.
 
     >>> containing(pa.table({"key.user": ["Ann", "bob"], "value.n": [1, 2]}), "an").to_pylist()
     [{'key.user': 'Ann', 'value.n': 1}]
@@ -125,17 +125,17 @@ class FilesState:
         self.kind = "checkpoints" if self._reader.versions() else "savepoint"
 
     def states(self) -> list[dict[str, Any]]:
-        """A record for each state."""
+        """Return a record for each state."""
         versions = self._reader.versions()
         about = {"versions": f"{versions[0]}-{versions[-1]}" if versions else None}
         return [{**about, "state": state.name, "declared": state.describe()} for state in self._reader.states()]
 
     def sizes(self) -> Sizes:
-        """Rows and bytes by state, as they are stored."""
+        """Return rows and bytes by state, as they are stored."""
         return summed_sizes((None, *stored) for stored in self._reader.sizes())
 
     def rows(self, asked: Asked) -> Rows:
-        """A state, or what changed of it."""
+        """Return the rows of a state, or of what changed in it."""
         self._refuse_operator(asked.operator)
         name = self._name(asked)
         if asked.since is None:
@@ -164,7 +164,7 @@ class FilesState:
 
 
 def summed_sizes(parts: Iterable[tuple[int | None, str, int, int]]) -> Sizes:
-    """The sums of rows and bytes, of parts with operator, state, rows and bytes."""
+    """Sum rows and bytes by operator and state."""
     sizes: Sizes = {}
     for operator, state, rows, size in parts:
         before = sizes.get((operator, state), (0, 0))
@@ -186,7 +186,7 @@ class _TableRows:
 
 
 class _StateRows:
-    """The rows of a state. Of a state that is larger than memory the first ones can be read."""
+    """The rows of a state. The first rows can be read even if the state is larger than memory."""
 
     def __init__(self, reader: StateReader, name: str, version: int | None) -> None:
         self._reader = reader

@@ -1,7 +1,7 @@
-"""Changes that no stored version has: what versions that were lost leave to the next one.
+"""Changes that no stored version has: what lost versions leave to the next one.
 
-A version that could not be stored leaves its delta, which the next version writes too. Where that cannot be kept, the
-next version is full, which means all bases and no delta: it needs nothing of what went before.
+A version that could not be stored leaves its delta, which the next version writes too. If the delta cannot be kept, the
+next version is full (all bases and no delta), so it needs nothing of earlier versions.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from millpond.state.checkpoint.next_manifest import Delta
 from millpond.state.checkpoint.segment_spool import SegmentSpool
 
 MAX_CARRIED_BYTES = 64 << 20
-"""Deltas beyond this, as in a long outage of the storage, are given up for a full version."""
+"""Size above which carried deltas, as in a long outage of the storage, are dropped in favour of a full version."""
 
 
 class UnstoredChanges:
@@ -22,11 +22,11 @@ class UnstoredChanges:
         self._spool = SegmentSpool()
 
     def leave_to_full(self, version: int) -> None:
-        """What changed up to this version is in no segment, nor in a delta."""
+        """Take note that changes up to this version are in no segment and in no delta."""
         self._versions.add(version)
 
     def carry(self, version: int, delta: Callable[[SegmentSpool], Delta]) -> None:
-        """Keep the delta of a version that was lost, if it can be made and there is room."""
+        """Keep the delta of a lost version, if it can be encoded and there is room."""
         if not self._deltas:
             self._spool = SegmentSpool()
         try:
@@ -38,18 +38,18 @@ class UnstoredChanges:
             self._deltas.clear()
 
     def ask_for_full(self, version: int) -> bool:
-        """Whether this version must be a full one."""
+        """Return whether this version must be a full one."""
         return min(self._versions, default=version) < version
 
     def holds(self, version: int) -> bool:
-        """Whether what this version holds is in no segment."""
+        """Return whether this version's contents are in no segment."""
         return version in self._versions
 
     def deltas(self, version: int) -> list[Delta]:
-        """Of the lost versions before this one."""
+        """Return the deltas of the lost versions before this one."""
         return [delta for delta in self._deltas if delta.version < version]
 
     def stored(self, version: int) -> None:
-        """This version is stored, and so are all changes before it."""
+        """Take note that this version is stored, and so are all changes before it."""
         self._versions = {each for each in self._versions if each >= version}
         self._deltas = [delta for delta in self._deltas if delta.version > version]

@@ -1,18 +1,19 @@
 """What goes into a checkpoint of one shard: the one writer, on Spark and off it.
 
-A version is stored as one *delta* (the cells that it changed) and as many cells again of *bases* (whole
-key groups, in turn), so that it costs what it touches, and a restore reads about twice the state at most:
+A version is stored as one *delta* (the cells that it changed) and about as many bytes of *bases* (whole key groups, in
+turn). So it costs what it touches, and a restore reads at most about twice the state:
 
 - every key group has a newest base, of some version; the deltas after that version complete it;
 - bases go round the key groups in turn, so each gets a new one in time;
-- a delta older than every base, and a base whose key groups all have a newer one, is dropped.
+- a delta is dropped once every key group has a base of its version or later;
+- a base is dropped once all its key groups have a newer one.
 
-The writer knows what a version consists of. `Shard` decides when, and whether bases are made of the live backend
-between two versions or of a snapshot while records flow.
+The writer determines what a version consists of. `Shard` decides when, and whether bases are made from the live backend
+between two versions or from a snapshot while records flow.
 
-Bases leave out what has outlived its TTL. Live state still has it, and only the thread that processes
-records may change that. So a round notes where its bases left something out, and `remove_expired`
-removes it from live state, key group by key group.
+Bases leave out expired values. Live state still has them, and only the thread that processes records may change that.
+So a round notes where its bases left something out, and `remove_expired` removes it from live state, one key group at a
+time.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ttl import Ttl
 
 BASE_STEP_ROWS = 50_000
-"""Rows of one step of a round, about: key groups are whole."""
+"""Approximate number of rows of one step of a round. Key groups are not divided."""
 
 
 @dataclass
@@ -51,10 +52,10 @@ class Round:
     """The bases that go with one version, as far as they are encoded.
 
     Attributes:
-        manifest: that they are added to; its `next_base` says which key group comes first.
-        owed_rows: how many rows they shall hold; None for every key group.
-        outlived: state and key group of what they left out and live state still has. Each use is one step of the
-            interpreter, so that another thread may take places out.
+        manifest: the one to which they are added. Its `next_base` says which key group comes first.
+        owed_rows: how many rows they should hold; None for every key group.
+        outlived: state and key group of expired cells that bases left out and live state still has. Each use is one
+            step of the interpreter, so that another thread may remove items.
         spool: where the segments wait.
         bases: those that are encoded.
     """
@@ -75,7 +76,7 @@ class CheckpointWriter:
     """Encodes the versions of one shard.
 
     Attributes:
-        states: every state that its checkpoints know of, by name.
+        states: every state that the checkpoints know, by name.
 
     Args:
         key_schema: of the shard's keys.
@@ -88,12 +89,12 @@ class CheckpointWriter:
 
     def declare(self, descriptor: StateDescriptor) -> None:
         """Make a state known to the checkpoints from now on."""
-        # The codec first, so that whoever sees the state in another thread finds it.
+        # The codec first, so that another thread that sees the state finds its codec.
         self._codecs[descriptor.name] = CellCodec(descriptor, self._key_schema)
         self.states[descriptor.name] = descriptor
 
     def delta(self, version: int, snapshot: Snapshot, spool: SegmentSpool) -> Delta:
-        """What a version changed."""
+        """Encode the changes of a version."""
         return encode_delta(version, snapshot.changes(), self._codecs, spool)
 
     def add_bases(
@@ -105,14 +106,14 @@ class CheckpointWriter:
         states: Mapping[str, StateDescriptor],
         encode: Encode = at_once,
     ) -> bool:
-        """Encode the bases of the next few key groups of a round; False where none are owed any more.
+        """Encode the bases of the next few key groups of a round. Return False if no more are owed.
 
         Args:
             to: the round.
-            source: whose cells they hold.
-            version: as of which it holds them.
-            now_ms: by which values are judged to have outlived their TTL.
-            states: that there were at that version.
+            source: holds the cells.
+            version: the version of the source's cells.
+            now_ms: the time by which values have expired.
+            states: those that existed at that version.
             encode: makes segments, here or in another thread.
         """
         groups = to.manifest.key_groups
@@ -150,7 +151,7 @@ class CheckpointWriter:
         deltas: list[Delta],
         states: Mapping[str, StateDescriptor],
     ) -> Commit:
-        """The version that follows `manifest`, to be stored whole or not at all."""
+        """Return the version that follows `manifest`, to be stored whole or not at all."""
         return next_commit(
             manifest,
             version=version,
@@ -163,7 +164,7 @@ class CheckpointWriter:
         )
 
     def remove_expired(self, backend: KeyedStateBackend, name: str, key_group: int) -> int:
-        """Remove from live state, in the open version, what has expired by now; how many cells were looked at."""
+        """Remove expired cells from live state, in the open version. Return how many cells were checked."""
         ttl = self.states[name].ttl
         if ttl is None:
             return 0
@@ -175,7 +176,7 @@ class CheckpointWriter:
 
 
 class _Living:
-    """A `Source`: the cells of another without what has outlived its TTL, where the TTL's `clean_up` asks for that."""
+    """A `Source` without the cells of another that expired, if the TTL's `clean_up` asks for that."""
 
     def __init__(self, source: Source, states: Mapping[str, StateDescriptor], to: Round, now_ms: int) -> None:
         self._source = source
@@ -184,7 +185,7 @@ class _Living:
         self._now_ms = now_ms
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Of one state and key group."""
+        """Return the living cells of one state and key group."""
         found, ttl = self._source.cells(name, key_group), self._states[name].ttl
         if ttl is None or not self._leaves_out(ttl):
             return found
@@ -194,7 +195,7 @@ class _Living:
         return kept
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Those of one state and key group as bytes, where the source has them as such."""
+        """Return those of one state and key group as bytes, or None if the source has no bytes."""
         pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
         ttl = descriptor.ttl
         if pairs is None or ttl is None or not self._leaves_out(ttl):

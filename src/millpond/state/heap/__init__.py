@@ -1,1 +1,1 @@
-"""The heap backend: state as Python objects, in copy-on-write tables."""
+"""The heap backend: state as Python objects, in tables with undo maps."""

@@ -1,15 +1,14 @@
 """The heap backend: state as plain Python objects, one dictionary per state and key group.
 
-On the data path this is where a keyed operator's state lives while its host does; the checkpoint
-holds the durable copy (see `millpond.state.checkpoint`).
+On the data path, a keyed operator's state lives here as long as its host does. The checkpoint holds the durable
+copy (see `millpond.state.checkpoint`).
 
-A version is the undo maps of its states: what is in them changed, and can be undone. A commit only
-swaps them for empty ones, so it costs the same for one changed cell and for a million; the snapshot
-that it gives is read later, in whatever thread writes the checkpoint, against tables that the next
-records change. `millpond.state.heap.tables` says how that comes out right.
+A version consists of the undo maps of its states: the cells in them changed, and can be undone. A commit only
+replaces them by empty ones, so it costs the same for one changed cell and for a million. Whoever writes the checkpoint
+reads the snapshot later, in any thread, from tables that the next records change. `millpond.state.heap.tables`
+explains why that is correct.
 
-Invariant: for every cell, either the open version has its old value, or its live value is the committed
-one.
+Invariant: for every cell, either the open version has its old value, or its live value is the committed one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -57,45 +56,45 @@ class HeapBackend(PlainBackend):
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self.bound: list[BoundState] = []
-        """The handles that `enter` binds, for who enters in its place."""
+        """The handles that `enter` binds, for a wrapper that replaces `enter`."""
         self.enter: Callable[[int], None] = _entering(self._context, key_groups, self.bound)
-        """Turn every handle to the dictionaries of one key group."""
+        """Bind every handle to the dictionaries of one key group."""
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         return self._context
 
     @property
     def states(self) -> Mapping[str, HeapState]:
-        """Every declared state, by name: for who moves tables elsewhere."""
+        """Every declared state, by name: for a backend that moves tables elsewhere."""
         return self._states
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given: yes."""
+        """Whether it keeps the very objects it is given: yes."""
         return True
 
     def rebind(self, key_group: int) -> None:
-        """Have the handles use the dictionaries that a key group has now, if it is the current one."""
+        """Bind the handles again to a key group's dictionaries, if it is the current one."""
         if self._context.key_group == key_group:
             for state in self.bound:
                 state.bind(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         return self.declare_value(descriptor)
 
     def declare_value(self, descriptor: StateDescriptor) -> HeapValueState:
-        """The same as what it is on the heap, which works on many keys at once: for who counts that."""
+        """Return the same with its heap type, which has batch access: for a wrapper that counts accesses."""
         return self._declared.declare(descriptor, HeapValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         return self._declared.declare(descriptor, HeapListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         return self._declared.declare(descriptor, HeapMapState)
 
     def _make(self, kind: type[HeapState], descriptor: StateDescriptor) -> HeapState:
@@ -107,12 +106,12 @@ class HeapBackend(PlainBackend):
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once."""
+        """Yield key group and key of every key that has this state now, each once."""
         state = self._states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         state = self._states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 
@@ -121,17 +120,17 @@ class HeapBackend(PlainBackend):
         self._declared.find(name).write(cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle."""
+        """Return direct access to the cells of a declared state."""
         return self._declared.find(name)
 
     def commit(self) -> Snapshot:
-        """End the version. Nothing is read or copied."""
+        """End the version. This reads and copies nothing."""
         versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
         self._leave()
         return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:
-        """Write the old values of the open version back; whether there were any."""
+        """Write the old values of the open version back. Return whether there were any."""
         changed = any(state.tables.changed() for state in self._states.values())
         for state in self._states.values():
             state.tables.roll_back()
@@ -139,7 +138,7 @@ class HeapBackend(PlainBackend):
         return changed
 
     def undo_commit(self) -> None:
-        """Write the old values of the last committed version back."""
+        """Revert the last committed version: write its old values back."""
         for state in self._states.values():
             state.tables.roll_back()
             if state.last is not None:
@@ -148,12 +147,12 @@ class HeapBackend(PlainBackend):
         self._undone()
 
     def acknowledge(self) -> None:
-        """Let go of what the last version replaced."""
+        """Free what the last version replaced."""
         for state in self._states.values():
             state.last = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells as part of a restore: as a version that nobody asks for the changes of."""
+        """Put or delete cells as part of a restore, as a version whose changes nobody reads."""
         state = self._declared.restore(descriptor)
         if any(known.tables.changed() for known in self._states.values()):
             raise open_version(descriptor.name)
@@ -163,7 +162,7 @@ class HeapBackend(PlainBackend):
         self._undone()
 
     def close(self) -> None:
-        """Free everything. A handle that is used afterwards fails as one without a key."""
+        """Free everything. A handle that is used afterwards fails like one without a current key."""
         for state in self._states.values():
             state.leave_version()
         self._states.clear()
@@ -181,7 +180,7 @@ class HeapBackend(PlainBackend):
 
 
 def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -> Callable[[int], None]:
-    """As the hot path of values: a function over variables of its own."""
+    """Return `enter` as a function over local variables, which is faster than over attributes."""
     first, stop = key_groups.start, key_groups.stop
 
     def enter(key_group: int) -> None:
@@ -196,24 +195,24 @@ def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -
 
 
 class _HeapSnapshot(PlainSnapshot):
-    """One committed version: by state, its tables and the version in their chain."""
+    """One committed version: for each state, its tables and the version in their chain."""
 
     def __init__(self, versions: dict[str, tuple[FlatTables[Any], Version]]) -> None:
         self._versions: dict[str, tuple[FlatTables[Any], Version]] | None = versions
 
     def states(self) -> Collection[str]:
-        """The names of the states."""
+        """Return the names of the states."""
         return self._readable().keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """The changed cells, each state in one piece."""
+        """Yield the changed cells, each state in one piece."""
         for name, (tables, version) in self._readable().items():
             cells = tables.changes_of(version)
             if len(cells):
                 yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as of this version."""
+        """Return every cell of a state in one key group as of this version."""
         versions = self._readable()
         if name not in versions:
             return Cells()
@@ -221,7 +220,7 @@ class _HeapSnapshot(PlainSnapshot):
         return tables.cells_as_of(version, key_group)
 
     def release(self) -> None:
-        """Let go of the version: what only this snapshot held is garbage. Idempotent."""
+        """Drop the version, so that what only this snapshot held is garbage. Idempotent."""
         self._versions = None
 
     def _readable(self) -> dict[str, tuple[FlatTables[Any], Version]]:

@@ -1,4 +1,4 @@
-"""A value state on the heap of many keys at once: see `millpond.state.backend.batch_access`."""
+"""Batch access to a value state on the heap: see `millpond.state.backend.batch_access`."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -14,8 +14,8 @@ from millpond.state.heap.versions import LoggedVersion
 class ManyInTables:
     """`ManyValues` over flat tables on the heap, for values that cannot be changed in place.
 
-    The steps are those of a single update, each done for a whole run by one call that never leaves C: the
-    old values into the undo log first, then the new ones into the table.
+    The steps are those of a single update, each done for a whole run by one call that never leaves C: first the old
+    values go into the undo log, then the new ones into the table.
 
     Args:
         tables: of the state.
@@ -27,7 +27,7 @@ class ManyInTables:
         self._sums = sums
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         live = self._tables.live
         found: list[Any] = []
         for key_group, first, end in many.runs:
@@ -59,7 +59,7 @@ class ManyInTables:
                 table.update(zip(keys, sums, strict=True))
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Forget the value of each key."""
+        """Delete the value of each key."""
         for key_group, first, end in many.runs:
             table = self._tables.live.setdefault(key_group, {})
             keys = [key for key in many.given[first:end] if key in table]

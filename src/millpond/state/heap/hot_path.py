@@ -1,6 +1,6 @@
-"""What every record of a value state on the heap goes through: `get`, `update`, `update_with` and `add`.
+"""The hot path of a value state on the heap, which every record takes: `get`, `update`, `update_with` and `add`.
 
-An update keeps the old value in the log of the open version first, and then puts the new one into the table of the key
+An update first keeps the old value in the log of the open version, and then puts the new one into the table of the key
 group (`millpond.state.heap.tables`). The module is typed so that mypyc could compile it (`benchmarks.compiled_record`).
 """
 
@@ -12,11 +12,11 @@ from millpond.state.backend.sums import Sums
 from millpond.state.heap.versions import Table
 
 _NO_KEY: Any = object()
-"""Stands where no key was logged yet: None is one."""
+"""The logged key while no key is logged. None is a key, so it cannot serve."""
 
 
 class HotPath(NamedTuple):
-    """The methods of a value state, and what tells them of the log of another version."""
+    """The methods of a value state, and `begin_version`, which gives them the log of another version."""
 
     get: Callable[[], Any]
     update: Callable[[Any], None]
@@ -32,9 +32,9 @@ def hot_path(
     check: Callable[[Any], Any],
     sums: Sums,
 ) -> HotPath:
-    """Functions over variables of their own, which the interpreter finds sooner than attributes.
+    """Return functions over local variables, which the interpreter finds sooner than attributes.
 
-    Each finds its key, and writes its log, by itself: a call would cost as much as all of that.
+    Each function finds its key and writes its log by itself: calling another for that would cost as much as the work.
     """
     log: list[Any] = []
     logged: Any = _NO_KEY
@@ -62,7 +62,7 @@ def hot_path(
             table = live[key_group]
         except KeyError:
             table = first_table()
-        # Of a key that is changed again and again, as by each of its rows, the first old value will do.
+        # If one key changes again and again, as with each of its rows, only the first old value is needed.
         if key is not logged or key_group != logged_group:
             log += (key_group, key, table.get(key, ABSENT))
             logged, logged_group = key, key_group

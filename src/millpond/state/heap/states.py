@@ -1,20 +1,19 @@
-"""The handles of states on the heap: what every record of a keyed operator goes through.
+"""The handles of states on the heap, which every record of a keyed operator goes through.
 
-An update keeps the old value in the open version first, and then puts the new one into the table of the
-key group (see `millpond.state.heap.tables`). The handle of a value state finds that table by the current
-key group each time; those of lists and maps, which go through more of them, are bound to the dictionaries
-of a key group when it is entered.
+An update first keeps the old value in the open version, and then puts the new one into the table of the key group (see
+`millpond.state.heap.tables`). The handle of a value state looks up that table by the current key group each time. The
+handles of lists and maps use more dictionaries, so they are bound to those of a key group when it is entered.
 
-Immutable values are handed out as they are. Of a mutable one, `get` hands out a private copy, made once
-per cell and version and kept in `handed` until the version ends; the original stays in the table, for
-snapshots, until an update replaces it.
+Immutable values are handed out as they are. Of a mutable value, `get` hands out a private copy. It is made once per
+cell and version, and kept in `handed` until the version ends. The original stays in the table, for snapshots, until
+an update replaces it.
 
-What an update is given belongs to the caller too: `check` makes another object of what is mutable, which
-is kept, and later gets of the version give the caller's own object back. So whatever is done to either,
-nothing becomes state without an update.
+An object given to an update belongs to the caller too. So `check` makes another object of a mutable one, and the table
+keeps that. Later gets in the version return the caller's own object. So a change to either object becomes state only by
+an update.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,7 +30,7 @@ from millpond.state.types.rows import Row, RowCodec
 
 
 class HeapState:
-    """What the three kinds share."""
+    """What the handles of the three kinds of state share."""
 
     tables: FlatTables[Any]
 
@@ -51,17 +50,17 @@ class HeapState:
         raise NotImplementedError
 
     def leave_version(self) -> None:
-        """What was handed out is not given again."""
+        """Forget the private copies, so that none is handed out again."""
         self._handed_out = {}
 
     def end_version(self) -> Version:
-        """Close the open version, which can be taken back as `last`."""
+        """Close the open version and keep it as `last`, so that it can be reverted."""
         self.last = self.tables.end_version()
         self.leave_version()
         return self.last
 
     def write(self, cells: Cells) -> None:
-        """Put or delete cells in the open version; what was handed out of them is not given again."""
+        """Put or delete cells in the open version, and forget their private copies."""
         self.tables.write(cells)
         if self._handed_out:
             for key_group, key in zip(cells.key_groups, given_forms(cells.keys), strict=True):
@@ -86,7 +85,7 @@ class HeapState:
 
 
 class HeapValueState(HeapState, PlainValue):
-    """One value per key. Of values that cannot be changed in place the methods are those of `hot_path`."""
+    """One value per key. If its values cannot be changed in place, the methods are those of `hot_path`."""
 
     tables: FlatTables[LoggedVersion]
 
@@ -107,12 +106,12 @@ class HeapValueState(HeapState, PlainValue):
         return FlatTables(LoggedVersion)
 
     def leave_version(self) -> None:
-        """Another version is open."""
+        """Forget the private copies, and log into the version that is open."""
         super().leave_version()
         self._hot.begin_version(self.tables.open.log)
 
     def many(self) -> ManyInTables | None:
-        """What works on many keys at once; None where a value that is handed out could be changed."""
+        """Return batch access; None if a value that is handed out could be changed."""
         return None if self._mutable else ManyInTables(self.tables, self._sums)
 
     def exists(self) -> bool:
@@ -154,7 +153,7 @@ class HeapValueState(HeapState, PlainValue):
 
 
 class BoundState(HeapState):
-    """A handle that is bound to the dictionaries of one key group: to none while no key group is entered."""
+    """A handle that is bound to the dictionaries of the entered key group, and to none while no group is entered."""
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)
@@ -164,9 +163,9 @@ class BoundState(HeapState):
         self._unbind()
 
     def bind(self, key_group: int) -> None:
-        """Turn to the dictionaries of a key group."""
+        """Bind to the dictionaries of a key group."""
         live, undo = self.tables.live, self.tables.open.maps
-        # Written out: it is done for each record that is not of the last one's key group.
+        # Without `setdefault`, for speed: this runs for each record of another key group than the last one's.
         if key_group not in live:
             live[key_group] = {}
         if key_group not in undo:
@@ -176,7 +175,7 @@ class BoundState(HeapState):
             self._handed = self._handed_out.setdefault(key_group, {})
 
     def leave_version(self) -> None:
-        """No key group is entered: a handle that is used now must fail, not write somewhere."""
+        """Unbind: while no key group is entered, a use of the handle must fail instead of writing anywhere."""
         super().leave_version()
         self._unbind()
 
@@ -196,9 +195,9 @@ class BoundState(HeapState):
 
 
 class HeapListState(BoundState):
-    """Lists grow in place; the undo map says how long they were before (see `ListTables`).
+    """Lists, which grow in place. The undo map says how long they were before (see `ListTables`).
 
-    What is handed out of mutable elements is a second list, a copy of the live one as far as it goes.
+    Of mutable elements, a second list is handed out. It copies the live list as far as that was read.
     """
 
     tables: ListTables
@@ -249,7 +248,7 @@ class HeapListState(BoundState):
 
 
 class HeapMapState(BoundState):
-    """Tables and undo maps have a second level, by map key: entries change, and travel, alone."""
+    """Maps, whose tables and undo maps have a second level, by map key: an entry changes, and is copied, alone."""
 
     def __init__(self, descriptor: StateDescriptor, context: KeyContext) -> None:
         super().__init__(descriptor, context)

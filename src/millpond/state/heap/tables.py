@@ -1,24 +1,27 @@
-"""The tables of one state on the heap, and the chain of versions that lets a snapshot stay as it was.
+"""The tables of one state on the heap, and the chain of versions that keeps snapshots unchanged.
 
-Beneath the handles this is where values are: one dictionary per key group, which always holds the
-newest values (*live*), and one *undo* map per version and key group, which has a cell's old value from its
-first change in that version on (`millpond.state.heap.versions`). One structure serves four ends: the keys
-of an undo map are exactly what its version changed, its values are what a rollback writes back, a version
-that was committed is taken back with it, and a snapshot of an earlier version finds there what it must
-not lose. All of them have keys in their given form (`millpond.state.types.key_types`); cells have them as tuples.
+The values that the handles read and write are here. There is one dictionary per key group, which always holds the
+newest values (*live*). And there is one *undo* map per version and key group, which holds the old value of each cell
+from the cell's first change in that version on (`millpond.state.heap.versions`). This one structure serves four ends:
 
-Versions are linked forwards. A cell as of version N is what the first undo map after N says of it,
-else what is live. A snapshot holds on to its version, and so to all that come after it; what no
-snapshot holds is garbage. So a snapshot costs nothing when it is taken, and no lock is needed to read
-it from another thread.
+- the keys of an undo map are exactly what its version changed;
+- a rollback writes its values back;
+- so does the revert of a committed version;
+- a snapshot of an earlier version finds there the values that were replaced.
 
-Invariant: the open version has a cell's old value before the live table is changed, and
-an undo map that is linked never loses a cell. A reader copies what is live first and walks the chain
-afterwards; so whatever was changed before it looked, it finds the old value of. Copies of dictionaries
-are one step of the interpreter each, and readers never iterate over anything that may still grow.
+All these dictionaries have keys in their given form (`millpond.state.types.key_types`); cells have them as tuples.
 
-Source: undo logs of multi-version databases; Flink's copy-on-write state table keeps versions per entry
-instead, which costs every entry a field.
+Versions are linked forwards. A cell as of version N is what the first undo map after N says of it, or else the live
+value. A snapshot refers to its version, and so to all later ones. Versions that no snapshot refers to are garbage.
+So taking a snapshot costs nothing, and reading it from another thread needs no lock.
+
+Invariant: the open version has a cell's old value before the live table is changed, and a linked undo map never loses
+a cell. A reader copies the live table first and walks the chain afterwards, so it finds the old value of everything
+that changed before it looked. Copying a dictionary is one step of the interpreter, and readers never iterate over
+anything that may still grow.
+
+Source: undo logs of multi-version databases. Flink's copy-on-write state table keeps versions per entry instead, which
+costs every entry a field.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +40,7 @@ class FlatTables(Generic[V]):
     """Tables with one cell per key: of value states, and of list states, whose cell is the whole list.
 
     Args:
-        new_version: makes the versions.
+        new_version: creates a version.
     """
 
     def __init__(self, new_version: type[V]) -> None:
@@ -46,7 +49,7 @@ class FlatTables(Generic[V]):
         self.open = new_version()
 
     def changed(self) -> bool:
-        """Whether the open version changed anything."""
+        """Return whether the open version changed anything."""
         return self.open.changed()
 
     def end_version(self) -> V:
@@ -63,33 +66,33 @@ class FlatTables(Generic[V]):
             _set(table, key, value)
 
     def roll_back(self) -> None:
-        """Write the old values of the open version back, and begin another."""
+        """Write the old values of the open version back, and begin another version."""
         for key_group in self.open.undo:
             table = self.live[key_group]
             for key, old in self.open.old_values(key_group).items():
                 _set(table, key, old)
-        # Readers of earlier versions may be in the undo map: it stays as it is, in the chain.
+        # Readers of earlier versions may be reading the undo map, so it stays in the chain as it is.
         self.end_version()
 
     def revert(self, version: Version) -> None:
-        """Undo a closed version, as a version of its own that nobody asks for the changes of."""
+        """Undo a closed version. This is a version of its own, whose changes nobody reads."""
         for key_group in version.undo:
             self.write(self._as_cells(key_group, version.old_values(key_group)))
         self.end_version()
 
     def keys(self) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key."""
+        """Yield key group and key of every key."""
         for key_group, table in sorted(self.live.items()):
             for key in list(table):
                 if key in table:
                     yield key_group, as_row(key)
 
     def cells(self, key_group: int) -> Cells:
-        """Every cell of a key group, as it is now."""
+        """Return every cell of a key group as it is now."""
         return self._as_cells(key_group, self.live.get(key_group, {}))
 
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
-        """Every cell of a key group, as of a closed version."""
+        """Return every cell of a key group as of a closed version."""
         found = self._copied(self.live.get(key_group, {}))
         later = undo_after(version, key_group)
         for undo in reversed(later):
@@ -99,7 +102,7 @@ class FlatTables(Generic[V]):
         return self._as_cells(key_group, found)
 
     def changes_of(self, version: V) -> Cells:
-        """What a closed version changed, with the values as of it."""
+        """Return the cells that a closed version changed, with their values as of it."""
         changed = Cells()
         for key_group, keys in sorted(version.changed_keys().items()):
             values = list(map(self.live[key_group].get, keys, repeat(ABSENT)))
@@ -115,7 +118,7 @@ class FlatTables(Generic[V]):
 
     @staticmethod
     def _copied(table: Table) -> Table:
-        """What a table holds now, whatever becomes of it."""
+        """Return what a table holds now, as a copy that later changes do not reach."""
         return table.copy()
 
     def _as_cells(self, key_group: int, table: Table) -> Cells:
@@ -125,12 +128,12 @@ class FlatTables(Generic[V]):
 class ListTables(FlatTables[ListVersion]):
     """Tables of list states. A live list grows in place, and an undo map says how long it was.
 
-    Whoever reads takes the length of a list, or a copy, before it walks the chain: what grows afterwards is not seen,
-    and what grew before is in the chain.
+    A reader takes the length of a list, or a copy of it, before it walks the chain. So it does not see elements that
+    are added afterwards, and the chain tells of those that were added before.
     """
 
     def write(self, cells: Cells) -> None:
-        """Put, delete or add to lists in the open version. What is given stays the giver's."""
+        """Put, delete or extend lists in the open version. The lists given are copied."""
         for key_group, key, value in zip(cells.key_groups, given_forms(cells.keys), cells.values, strict=True):
             table = self.live.setdefault(key_group, {})
             if type(value) is Appended:
@@ -141,7 +144,7 @@ class ListTables(FlatTables[ListVersion]):
 
     @staticmethod
     def grow(undo: Table, table: Table, key: Any, values: list[Any]) -> None:
-        """Add to the list of a key, in the open version, whose undo map of the key group is given."""
+        """Extend a key's list in the open version. `undo` and `table` are those of its key group."""
         old = table.get(key, ABSENT)
         if not values:
             return
@@ -150,15 +153,15 @@ class ListTables(FlatTables[ListVersion]):
             table[key] = list(values)
         else:
             old.extend(values)
-            # A table on disk must be told.
+            # The assignment tells a table on disk of the change.
             table[key] = old
 
     def cells(self, key_group: int) -> Cells:
-        """Every list of a key group, as it is now."""
+        """Return every list of a key group as it is now."""
         return self._as_cells(key_group, self._copied(self.live.get(key_group, {})))
 
     def changes_of(self, version: ListVersion) -> Cells:
-        """What a closed version changed: whole lists, or what was added to them."""
+        """Return what a closed version changed: whole lists, or the elements that were added to them."""
         changed = Cells()
         for key_group, undo in sorted(version.maps.items()):
             now = dict(zip(undo, map(self.live[key_group].get, undo, repeat(ABSENT)), strict=True))
@@ -179,7 +182,7 @@ class ListTables(FlatTables[ListVersion]):
 
 
 def _change(old: Any, now: Any) -> Any:
-    """What became of a list: itself, or what was added to it."""
+    """Return the change of a list: the whole list, or the elements that were added to it."""
     if now is ABSENT:
         return ABSENT
     values, length = now
@@ -189,10 +192,10 @@ def _change(old: Any, now: Any) -> Any:
 
 
 class EntryTables(FlatTables[Version]):
-    """Tables of map states: a second level by map key, in live tables and undo maps alike. An entry is a cell.
+    """Tables of map states: live tables and undo maps have a second level, by map key. Each entry is a cell.
 
-    A key without entries is in no live table. Dictionaries of entries may be replaced: entries that were
-    not changed since are in the old one and in the new one.
+    A key without entries is in no live table. A dictionary of entries may be replaced by another: entries that did
+    not change in between are in both.
     """
 
     def write(self, cells: Cells) -> None:
@@ -207,7 +210,7 @@ class EntryTables(FlatTables[Version]):
             _set_entry(table, key, map_key, value)
 
     def roll_back(self) -> None:
-        """Write the old entries of the open version back, and begin another."""
+        """Write the old entries of the open version back, and begin another version."""
         for key_group, undo in self.open.undo.items():
             table = self.live[key_group]
             for key, old_entries in undo.items():
@@ -216,7 +219,7 @@ class EntryTables(FlatTables[Version]):
         self.end_version()
 
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
-        """Every entry of a key group, as of a closed version."""
+        """Return every entry of a key group as of a closed version."""
         outer = self.live.get(key_group, {}).copy()
         found = {key: entries.copy() for key, entries in outer.items()}
         for undo in reversed(undo_after(version, key_group)):
@@ -226,7 +229,7 @@ class EntryTables(FlatTables[Version]):
         return self._as_cells(key_group, found)
 
     def changes_of(self, version: Version) -> Cells:
-        """What a closed version changed, with the values as of it."""
+        """Return the entries that a closed version changed, with their values as of it."""
         changed = Cells(map_keys=[])
         for key_group, undo in sorted(version.undo.items()):
             table = self.live[key_group]

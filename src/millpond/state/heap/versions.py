@@ -1,13 +1,13 @@
-"""Versions of a state on the heap: what each one changed, with the old values, and the version after it.
+"""Versions of a state on the heap: what each one changed, with the old values, and a link to the next version.
 
-A version of list and map states keeps *undo maps*: per key group a dictionary of the old values, written at the first
-change of a cell, which the handles ask for whether a cell was touched before. A version of value states keeps an *undo
-log*, which costs less per change: key group, key and old value of every change are appended to one list, and
-made undo maps of when somebody asks, by whoever asks.
+List and map states keep *undo maps*: for each key group a dictionary of the old values, written at the first change of
+a cell. Their handles ask it whether a cell was changed before. Value states keep an *undo log*, which costs less per
+change: key group, key and old value of every change are appended to one list. Undo maps are made of it when
+somebody reads them, by the reader.
 
-Invariant: an undo map, once handed out, never loses a cell; one of an open version may grow while it is read, from any
-thread, so it is copied and never iterated over. The first entry of a cell in a log is its old value; whatever part of a
-log is read twice, or by two threads at once, changes nothing.
+Invariant: an undo map that was handed out never loses a cell. That of an open version may grow while any thread reads
+it, so it is copied and never iterated over. The first entry of a cell in a log has its old value. Reading a part of a
+log twice, or in two threads at once, changes nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,15 +20,15 @@ import numpy as np
 from millpond.state.backend.protocols import ABSENT
 
 Table = dict[Any, Any]
-"""By key in its given form (`millpond.state.types.key_types`)."""
+"""Values by key in its given form (`millpond.state.types.key_types`)."""
 
 _MANY: Any = object()
-"""Stands for the key where an entry of a log is of many: their keys and old values stand for the old value."""
+"""The key of a log entry for many keys. In place of the old value it has their keys and old values."""
 
 _NOTHING: Table = {}
 
 _COUNTED = 20_000
-"""Changes of a version, or up to twice as many, are enough to tell how they spread over key groups."""
+"""Largest sample of a version's changes, at least half of which is taken, to tell how they spread over key groups."""
 
 
 class Version:
@@ -36,7 +36,7 @@ class Version:
 
     Attributes:
         maps: undo maps by key group.
-        next: the version after it, once it is closed.
+        next: the version after it; None while it is open.
     """
 
     __slots__ = ("maps", "next")
@@ -47,37 +47,37 @@ class Version:
 
     @property
     def undo(self) -> dict[int, Table]:
-        """The undo maps by key group, with all that has been changed so far."""
+        """The undo maps by key group, with everything that has changed so far."""
         return self.maps
 
     def read_some(self, most: int) -> bool:  # noqa: ARG002 - there is no log
-        """Make undo maps of some entries of a log; whether there may be more."""
+        """Make undo maps of up to `most` entries of a log. Return whether there may be more."""
         return False
 
     def changed(self) -> bool:
-        """Whether anything was."""
+        """Return whether anything changed."""
         return any(self.maps.values())
 
     def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
-        """Keep what a table holds of a key, which is about to be changed."""
+        """Keep the value of a key in a table, before the key is changed."""
         undo = self.maps.setdefault(key_group, {})
         if key not in undo:
             undo[key] = table.get(key, ABSENT)
 
     def old_values(self, key_group: int) -> Table:
-        """What was replaced in a key group so far, as a copy."""
+        """Return the values replaced so far in a key group, as a copy."""
         return self.undo.get(key_group, _NOTHING).copy()
 
     def changed_keys(self) -> Mapping[int, Collection[Any]]:
-        """By key group, the keys that were changed, each once. Only of a closed version."""
+        """Return the changed keys by key group, each once. Only for a closed version."""
         return self.maps
 
     def changes(self) -> Mapping[int, int]:
-        """By key group, how often a cell was changed."""
+        """Return the number of changes by key group."""
         return {key_group: len(undo) for key_group, undo in self.maps.items()}
 
     def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
-        """Key group and key of one change in `every`. Only while nobody changes anything."""
+        """Yield key group and key of every `every`-th change. Only while nothing is being changed."""
         for key_group, undo in self.maps.items():
             yield from zip(repeat(key_group), islice(undo, 0, None, every))
 
@@ -86,8 +86,8 @@ class LoggedVersion(Version):
     """A version with an undo log.
 
     Attributes:
-        log: key group, key and old value of a change, of the next one, and so on; or of many changes at once. Whoever
-            appends to it appends all three at once.
+        log: key group, key and old value of a change, then those of the next one, and so on. An entry may stand for
+            many changes at once. A writer appends all three items of an entry at once.
     """
 
     __slots__ = ("_has_many", "_read", "log")
@@ -100,37 +100,37 @@ class LoggedVersion(Version):
 
     @property
     def undo(self) -> dict[int, Table]:
-        """The undo maps by key group, with all that has been changed so far."""
+        """The undo maps by key group, with everything that has changed so far."""
         self.read_some(len(self.log))
         return self.maps
 
     def read_some(self, most: int) -> bool:
-        """Make undo maps of some entries of the log, of which each may be of many keys; whether there may be more."""
+        """Make undo maps of up to `most` entries of the log, of one key or many. Return whether there may be more."""
         first = self._read
         unread = self.log[first : first + 3 * most]
         if unread:
             for key_group, keys, olds in self._by_key_group(unread):
                 self._add(key_group, keys, olds)
-            # Not before: whoever reads on from here relies on all that was there.
+            # Only now: whoever reads on from here relies on the undo maps of everything before it.
             self._read = first + len(unread)
         return len(unread) == 3 * most
 
     def changed(self) -> bool:
-        """Whether anything was."""
+        """Return whether anything changed."""
         return bool(self.log)
 
     def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
-        """Keep what a table holds of a key, which is about to be changed."""
+        """Keep the value of a key in a table, before the key is changed."""
         self.log += (key_group, key, table.get(key, ABSENT))
 
     def keep_all(self, key_group: int, keys: Sequence[Any], olds: Sequence[Any]) -> None:
-        """Keep what a table holds of many keys, or ABSENT, as one entry."""
+        """Keep the values of many keys, or ABSENT, as one entry."""
         if keys:
-            self._has_many = True  # before: whoever reads the entry knows of it
+            self._has_many = True  # before the entry, so that whoever reads the entry knows
             self.log += (key_group, _MANY, (keys, olds))
 
     def changed_keys(self) -> Mapping[int, Collection[Any]]:
-        """By key group, the keys that were changed, each once. Only of a closed version."""
+        """Return the changed keys by key group, each once. Only for a closed version."""
         found: dict[int, dict[Any, None]] = {}
         for key_group, keys, _ in self._by_key_group(self.log):
             each_once = dict.fromkeys(keys)
@@ -138,7 +138,7 @@ class LoggedVersion(Version):
         return found
 
     def changes(self) -> Mapping[int, int]:
-        """By key group, how often a cell was changed; of very many, some are counted for all."""
+        """Return the number of changes by key group. If there are very many, it is estimated from a sample."""
         every = 1 if self._has_many else 1 + len(self.log) // 3 // _COUNTED
         times = every * np.bincount(np.array(self.log[0 :: 3 * every], dtype=np.int32))
         for at in self._many_in(self.log[1::3]):
@@ -147,7 +147,7 @@ class LoggedVersion(Version):
         return {key_group: int(times[key_group]) for key_group in np.flatnonzero(times).tolist()}
 
     def sampled(self, every: int) -> Iterator[tuple[int, Any]]:
-        """Key group and key of one change in `every`, or in an entry of many changes."""
+        """Yield key group and key of every `every`-th entry; of an entry of many keys, every `every`-th of its keys."""
         entries = zip(*(self.log[first :: 3 * every] for first in range(3)), strict=True)
         for key_group, key, old in entries:
             if key is _MANY:
@@ -158,7 +158,7 @@ class LoggedVersion(Version):
     def _add(self, key_group: int, keys: Sequence[Any], olds: Sequence[Any]) -> None:
         found = dict(zip(keys, olds, strict=True))
         if len(found) < len(keys):
-            # The first one counts: written last.
+            # The first old value of a key counts, so it is written last.
             found.update(zip(reversed(keys), reversed(olds), strict=True))
         known = self.maps.setdefault(key_group, found)
         if known is not found:
@@ -166,7 +166,7 @@ class LoggedVersion(Version):
                 known.setdefault(key, old)
 
     def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
-        """The keys and old values of a piece of a log, in the order in which they were changed, some at once."""
+        """Yield the keys and old values of a piece of a log by key group, in the order of change, several at once."""
         key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
         first = 0
         for many in self._many_in(keys):
@@ -177,14 +177,14 @@ class LoggedVersion(Version):
             yield from _of_single(key_groups[first:], keys[first:], olds[first:])
 
     def _many_in(self, keys: list[Any]) -> list[int]:
-        """Where many stand for one key."""
+        """Return the positions of the entries for many keys."""
         return list(compress(count(), map(is_, keys, repeat(_MANY)))) if self._has_many else []
 
 
 def _of_single(
     key_groups: list[int], keys: Sequence[Any], olds: Sequence[Any]
 ) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
-    """The same of entries of one key each. Of a key group all are given at once: each time costs some microseconds."""
+    """Do the same for entries of one key each. Each yield costs microseconds, so a key group's are yielded at once."""
     of_each = np.array(key_groups, dtype=np.int32)
     if np.any(of_each[1:] < of_each[:-1]):
         order = np.argsort(of_each, kind="stable")
@@ -200,9 +200,9 @@ class OldList:
     """A list as it was when a version first touched it: a part of one that may have grown in place since.
 
     Attributes:
-        values: the list, which loses and changes no element. It is replaced by another one where that is needed.
-        length: of the part that counts.
-        replaced: whether the version has put another list in its place, or none; if not, it only added to it.
+        values: the list. It loses and changes no element; to lose or change one, another list replaces it.
+        length: of the part that was there.
+        replaced: whether the version replaced or deleted the list. If not, it only added to it.
     """
 
     __slots__ = ("length", "replaced", "values")
@@ -214,16 +214,16 @@ class OldList:
 
 
 class ListVersion(Version):
-    """A version of list states: its undo maps hold `OldList`s, so that lists need not be copied to grow."""
+    """A version of list states. Its undo maps hold `OldList`s, so that a list can grow without being copied."""
 
     __slots__ = ()
 
     def keep(self, key_group: int, key: Any, table: Mapping[Any, Any]) -> None:
-        """Keep what a table holds of a key, which is about to be replaced."""
+        """Keep the list of a key in a table, before the list is replaced."""
         keep_list(self.maps.setdefault(key_group, {}), key, table.get(key, ABSENT), replaced=True)
 
     def old_values(self, key_group: int) -> Table:
-        """What was in the lists before."""
+        """Return the replaced lists as they were."""
         return {
             key: old if old is ABSENT else old.values[: old.length]
             for key, old in super().old_values(key_group).items()
@@ -231,7 +231,7 @@ class ListVersion(Version):
 
 
 def keep_list(undo: Table, key: Any, old: Any, *, replaced: bool) -> None:
-    """Keep in an undo map what a key's cell held before it is replaced, or grows in place."""
+    """Keep a key's old list in an undo map, before the list is replaced or grows in place."""
     known = undo.get(key)
     if known is None:
         undo[key] = ABSENT if old is ABSENT else OldList(old, replaced=replaced)
@@ -240,15 +240,15 @@ def keep_list(undo: Table, key: Any, old: Any, *, replaced: bool) -> None:
 
 
 def undo_after(version: Version, key_group: int) -> list[Table]:
-    """What every later version replaced, oldest first, as copies: the newest one still grows."""
+    """Return what each later version replaced, oldest first, as copies: the newest undo map still grows."""
     return [found for later in later_versions(version) if (found := later.old_values(key_group))]
 
 
 def later_versions(version: Version) -> Iterator[Version]:
-    """The versions after a version, oldest first."""
+    """Yield the versions after a version, oldest first."""
     later = version.next
     while later is not None:
-        # Asked first: where a version closes after its map was read, the one behind it begins with what the map lacks.
+        # Read before the yield: if this version closes after its map was read, the next one holds what the map lacks.
         after = later.next
         yield later
         later = after

@@ -1,1 +1,1 @@
-"""What an operator does with its state: states with the current key, timers, folding, one shard of all that."""
+"""What an operator does with its state: handles of the current key, timers, folding, and one shard of all that."""

@@ -1,7 +1,7 @@
-"""Reducing and aggregating state: a value state that values are added to.
+"""Reducing and aggregating states: value states into which values are added.
 
-Neither is known to a backend. What is kept is the value so far (for an aggregate its accumulator),
-so that both cache, checkpoint and expire like the value state they are.
+A backend knows neither. The value kept is the result so far (for an aggregate its accumulator). So both are
+cached, checkpointed and expired like the value state they are.
 """
 
 from collections.abc import Callable
@@ -18,23 +18,23 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class Aggregate(Protocol[In_contra, Acc, Out_co]):
-    """How values become one result. `add` may change the accumulator it is given, and returns it or another."""
+    """How values become one result. `add` may change the accumulator it is given, and returns it or another one."""
 
     def create(self) -> Acc:
-        """The accumulator of no values."""
+        """Return the accumulator of no values."""
         ...
 
     def add(self, accumulator: Acc, value: In_contra) -> Acc:
-        """The accumulator with one value more."""
+        """Return the accumulator with one more value."""
         ...
 
     def result(self, accumulator: Acc) -> Out_co:
-        """What the accumulator stands for. It must not change it."""
+        """Return the result of the accumulator, without changing it."""
         ...
 
 
 class ReducingState(Generic[T]):
-    """One value per key, that every added value is reduced into."""
+    """One value per key, into which every added value is reduced."""
 
     __slots__ = ("_reduce", "_update_with", "clear", "exists", "get")
 
@@ -46,13 +46,13 @@ class ReducingState(Generic[T]):
         self.clear = state.clear
 
     def add(self, value: T) -> None:
-        """Reduce one value into the current key's: `reduce(so_far, value)`, or the value where there is none."""
+        """Reduce a value into the current key's: `reduce(so_far, value)`, or the value itself if there is none."""
         reduce = self._reduce
         self._update_with(lambda so_far: value if so_far is None else reduce(so_far, value))
 
 
 class AggregatingState(Generic[In, Out]):
-    """One accumulator per key, that values are added to and a result is read from."""
+    """One accumulator per key, to which values are added and from which a result is read."""
 
     __slots__ = ("_aggregate", "_state", "clear", "exists")
 
@@ -63,7 +63,7 @@ class AggregatingState(Generic[In, Out]):
         self.clear = state.clear
 
     def get(self) -> Out | None:
-        """The result for the current key, or None where nothing was added."""
+        """Return the result for the current key, or None if nothing was added."""
         accumulator = self._state.get()
         return None if accumulator is None else self._aggregate.result(accumulator)
 

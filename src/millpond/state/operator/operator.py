@@ -1,12 +1,10 @@
-"""A keyed operator: what a user writes to remember something per key, away from Spark.
+"""A keyed operator: the class that a user writes to keep something per key, without Spark.
 
-A plain class with two methods, three where it sets timers. `open` declares its states, once a shard;
-`process` is called for every record with the record's key; `on_timer` when a time comes that the
-operator asked for. Output is what a call returns or yields. Before each call the key has been made
-current, so the states speak of that key and no other.
+It is a plain class with two methods, or three if it sets timers. `open` declares its states, once per shard. `process`
+is called for every record, with the record's key. `on_timer` is called when a timer of the operator is due. The output
+is what a call returns or yields. Before each call the key is made current, so the states are that key's alone.
 
-The calls are the same whoever makes them, so an operator that was tested in a `Harness` keeps its
-meaning elsewhere.
+Every caller makes the same calls, so an operator that was tested in a `Harness` means the same elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +16,7 @@ from millpond.state.operator.states import States
 
 
 class TimeDomain(StrEnum):
-    """Which of the two times a timer waits for."""
+    """The time that a timer waits for."""
 
     EVENT = "event"
     PROCESSING = "processing"
@@ -29,7 +27,7 @@ class Timer(NamedTuple):
 
     Attributes:
         at_ms: the time it was set to.
-        domain: of which time.
+        domain: event time or processing time.
     """
 
     at_ms: int
@@ -37,23 +35,23 @@ class Timer(NamedTuple):
 
 
 class KeyTimers(Protocol):
-    """The current key's timers in one time domain. They are state: durable, and undone with it."""
+    """The current key's timers in one time domain. They are state: durable, and undone together with it."""
 
     def register(self, expiry_ms: int) -> None:
-        """Set a timer. Setting it twice sets it once; one that lies in the past fires in the next advance of time."""
+        """Set a timer. Setting it twice sets it once. A timer in the past fires in the next advance of time."""
         ...
 
     def delete(self, expiry_ms: int) -> None:
-        """Forget a timer."""
+        """Delete a timer."""
         ...
 
     def of_key(self) -> Iterator[int]:
-        """The timers that are set, in ms, in their order."""
+        """Return the timers that are set, in ms, in ascending order."""
         ...
 
 
 class Times:
-    """What time it is for all shards of an operator, in ms."""
+    """The current times for all shards of an operator, in ms."""
 
     __slots__ = ("at_ms", "processing_ms", "watermark_ms")
 
@@ -64,7 +62,7 @@ class Times:
 
 
 class Context:
-    """What an operator may ask beside its states. One a shard: it may be kept."""
+    """What an operator may ask beside its states. There is one per shard, and it may be kept."""
 
     __slots__ = ("_times", "event_timers", "processing_timers")
 
@@ -75,12 +73,12 @@ class Context:
 
     @property
     def at_ms(self) -> int | None:
-        """The event time of the record in hand; None where it has none, and in `on_timer`."""
+        """The event time of the current record; None if it has none, and in `on_timer`."""
         return self._times.at_ms
 
     @property
     def watermark_ms(self) -> int:
-        """No record of this event time or before is to come; -1 before the first watermark."""
+        """The watermark: no more records of this event time or before are expected. -1 before the first watermark."""
         return self._times.watermark_ms
 
     @property
@@ -90,7 +88,7 @@ class Context:
 
 
 class KeyedOperator(Protocol):
-    """What `process` needs.
+    """An operator with the methods that every operator needs.
 
     >>> class Count:
     ...     def open(self, states):
@@ -102,11 +100,11 @@ class KeyedOperator(Protocol):
     """
 
     def open(self, states: States) -> None:
-        """Declare the states, always the same ones. No key is current yet."""
+        """Declare the states, the same ones every time. No key is current yet."""
         ...
 
     def process(self, key: Any, record: Any, context: Context) -> Iterable[Any] | None:
-        """Take one record. What is returned or yielded is output; None is none."""
+        """Process one record. What is returned or yielded is output; None means no output."""
         ...
 
 
@@ -114,7 +112,7 @@ class TimedOperator(KeyedOperator, Protocol):
     """A keyed operator that sets timers."""
 
     def on_timer(self, key: Any, timer: Timer, context: Context) -> Iterable[Any] | None:
-        """A timer of this key is due. It is deleted after this call, even if it is set again meanwhile."""
+        """Handle a due timer of this key. It is deleted after this call, even if it is set again during the call."""
         ...
 
 
@@ -122,10 +120,10 @@ _METHODS = {"open": "open(self, states)", "process": "process(self, key, record,
 
 
 def check_makes_operators(operator: Callable[[], KeyedOperator]) -> None:
-    """Refuse what makes no operators: an operator that was made already, or what cannot be called.
+    """Check that the argument makes operators. It may not be an operator itself, and must be callable.
 
     Raises:
-        OptionError: the argument, and what to give instead.
+        OptionError: it does not. The message names the argument and what to give instead.
     """
     name = type(operator).__name__
     if not isinstance(operator, type) and all(hasattr(operator, method) for method in _METHODS):
@@ -138,10 +136,10 @@ def check_makes_operators(operator: Callable[[], KeyedOperator]) -> None:
 
 
 def check_operator(operator: KeyedOperator) -> None:
-    """Refuse an operator that lacks a method.
+    """Check that an operator has all its methods.
 
     Raises:
-        OptionError: its class, and what is missing.
+        OptionError: it does not. The message names its class and what is missing.
     """
     missing = [call for method, call in _METHODS.items() if not callable(getattr(operator, method, None))]
     if missing:

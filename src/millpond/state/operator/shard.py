@@ -1,10 +1,10 @@
-"""One shard of a running operator: its backend, the operator's own instance, and its timers.
+"""One shard of a running operator: its backend, its own instance of the operator, and its timers.
 
-On the data path this stands between the harness, which knows times and records, and the backend,
-which knows cells. It has one job: before user code runs for a key, that key is current.
+On the data path this stands between the harness, which knows times and records, and the backend, which knows cells.
+It has one job: before user code runs for a key, that key is made current.
 
-Invariant: `entered` is the key group that the backend's handles are bound to, or None where nobody
-can say; so a run of records of one key group enters it once.
+Invariant: `entered` is the key group to which the backend's handles are bound, or None if that is unknown. So
+consecutive records of one key group enter it once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,12 +30,12 @@ class OperatorShard:
     """An operator over one shard's backend.
 
     Attributes:
-        backend: the state, with the caches that the operator put in front of its states.
+        backend: the state, with the caches that the operator chose for its states.
         key_groups: of this shard.
         descriptors: of every state that the operator declared, its timers included, by name.
         entered: the key group that is entered, or None.
-        key_context: the backend's own.
-        context: what the operator is given.
+        key_context: the backend's context, with the current key.
+        context: the context that the operator is given.
         process: the operator's method.
     """
 
@@ -72,7 +72,7 @@ class OperatorShard:
             raise
 
     def _context(self, operator: str, times: Times) -> Context:
-        """Only who has a handler pays for timers: every state costs a little at each change of key group."""
+        """Declare timer states only for an operator that handles timers: each state makes `enter` a little slower."""
         if self._on_timer is None:
             return Context(times, _NoTimers(operator), _NoTimers(operator))
         for domain, descriptor in ((TimeDomain.EVENT, TIMERS), (TimeDomain.PROCESSING, PROCESSING_TIMERS)):
@@ -84,23 +84,24 @@ class OperatorShard:
         self.descriptors[descriptor.name] = descriptor
 
     def enter(self, key_group: int) -> None:
-        """Turn to a key group, unless it is the one already entered."""
+        """Enter a key group, unless it is entered already."""
         if self.entered != key_group:
             self.entered = None
             self.backend.enter(key_group)
             self.entered = key_group
 
     def due(self, domain: TimeDomain, limit_ms: int) -> Iterable[DueTimer]:
-        """The timers whose time has come, in the order of time, to be gone through once."""
+        """Return the due timers, in the order of time. Iterate over them once."""
         timers = self._timers.get(domain)
         if timers is None:
             return []
         return timers.due(limit_ms)
 
     def fire(self, domain: TimeDomain, due: DueTimer) -> Iterable[Any]:
-        """Call the operator for one timer, then delete it: one set again at its own time is lost, as in PySpark.
+        """Call the operator for one timer, then delete it. If it was set again for the same time, that is lost too.
 
-        One that an earlier handler of this advance has deleted does not fire, as in Flink.
+        PySpark does the same. A timer that an earlier handler in this advance of time deleted does not fire, as in
+        Flink.
         """
         self.enter(due.key_group)
         self.key_context.key = due.key
@@ -110,7 +111,7 @@ class OperatorShard:
             timers.delete(due.expiry_ms)
 
     def state(self, name: str) -> dict[Any, Any]:
-        """What every key has of a state now, as users know it, without what has expired."""
+        """Return a state's value of every key now, as users know it, without expired values."""
         descriptor = self.descriptors.get(name)
         if descriptor is None:
             known = sorted(self.descriptors)
@@ -129,7 +130,7 @@ class OperatorShard:
         return found
 
     def temperatures(self) -> pa.Table:
-        """The map of key groups by temperature. An OptionError says that the backend has none."""
+        """Return the map of key groups by temperature. Raises OptionError if the backend has none."""
         found = self.backend.temperatures()
         if found is None:
             raise OptionError(
@@ -138,22 +139,22 @@ class OperatorShard:
         return found
 
     def move_state(self, shards: "Sequence[OperatorShard]") -> None:
-        """Put everything, as it is now, into whichever of the new shards has the key group. They were just opened."""
+        """Copy all state, as it is now, to the new shards, each key group to its shard. They were just opened."""
         for shard in shards:
             for key_group in self.key_groups:
                 if key_group in shard.key_groups:
                     for name, descriptor in self.descriptors.items():
-                        # A restored state that nobody declares travels on as it is.
+                        # A restored state that nobody declares is copied as it is.
                         wanted = shard.descriptors.setdefault(name, descriptor)
                         shard.backend.load(wanted, self.backend.cells(name, key_group))
             shard.undone()
 
     def committed(self) -> None:
-        """The state was committed: no key is current."""
+        """Take note of a commit: no key is current."""
         self.entered = None
 
     def undone(self) -> None:
-        """The state was undone or restored: no key is current, and timers are looked for anew."""
+        """Take note that the state was undone or restored: no key is current, and timers are read anew."""
         self.entered = None
         for timers in self._timers.values():
             timers.forget_queue()
@@ -166,7 +167,7 @@ class OperatorShard:
 
 
 class _NoTimers:
-    """Stands for the timers of an operator that could not be called for them."""
+    """The timers of an operator without `on_timer`. Every use raises an OptionError."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -1,8 +1,7 @@
 """Typed handles: state declared as Python types, `states.value("visits", int)`.
 
-On the data path this stands between an operator's author and a backend, and mostly is not there: a
-state without a default and a time to live is the backend's own handle. What the author asked for
-beyond that is put around it, one thin handle each.
+On the data path this stands between an operator's author and a backend. It mostly adds nothing: the handle of a state
+without default and TTL is the backend's own. Each further option adds one thin handle around it.
 """
 
 import datetime as dt
@@ -38,12 +37,12 @@ _SerializerOption = Serializer | str | None
 
 
 class States:
-    """Declares the states of one operator over its backend. `declared` hears of every descriptor.
+    """Declares the states of one operator over its backend. `declared` is called with every descriptor.
 
-    Values are Python objects of the declared type, stored by msgspec unless `serializer` says `"pickle"` or is
-    a `Serializer`. `ttl` is a `Ttl`, a timedelta or a number of ms. An OptionError says what is wrong with a
-    declaration: a name twice, a type that cannot be stored, a default that is not of the type. `cache` is a `WriteBack`
-    or a `TwoLayer` to stand in front of this state, below default and ttl, in place of what the options choose.
+    Values are Python objects of the declared type, stored by msgspec unless `serializer` is `"pickle"` or a
+    `Serializer`. `ttl` is a `Ttl`, a timedelta or a number of ms. An OptionError says what is wrong with a
+    declaration: a name used twice, a type that cannot be stored, a default of another type. `cache` is a `WriteBack`
+    or a `TwoLayer` in front of this state, below default and ttl, instead of the one that the options choose.
 
     >>> from millpond.state.spi import HeapBackend
     >>> backend = HeapBackend(range(128))
@@ -99,7 +98,7 @@ class States:
         serializer: _SerializerOption = None,
         cache: ValueCacheChoice | None = None,
     ) -> Any:
-        """A value state. What `default` is, or gives when it is called, is what `get` returns where there is none.
+        """Declare a value state. `get` returns `default`, or the result of calling it, if a key has no value.
 
         A default is not state: `exists()` stays False until an update.
         """
@@ -112,13 +111,13 @@ class States:
             descriptor, state, _default(name, default, chosen), Sums.of_values(descriptor, self._backend.context)
         )
         if type(default) in {int, float} and default == 0:
-            made.add = state.add  # which adds to 0 by itself
+            made.add = state.add  # it adds to 0 anyway
         return made
 
     def list(
         self, name: str, kind: type[T], *, ttl: _TtlOption = None, serializer: _SerializerOption = None
     ) -> List[T]:
-        """A list state; with a Ttl each element expires alone."""
+        """Declare a list state. With a Ttl each element expires alone."""
         descriptor = self._declare(name, StateKind.LIST, _serializer(name, kind, serializer), ttl)
         if descriptor.ttl is None:
             return self._backend.list_state(descriptor)
@@ -133,7 +132,7 @@ class States:
         ttl: _TtlOption = None,
         serializer: _SerializerOption = None,
     ) -> Map[K, T]:
-        """A map state; with a Ttl each entry expires alone. Map keys are of an atomic type, or tuples of such."""
+        """Declare a map state. With a Ttl each entry expires alone. Map keys are atomic values, or tuples of them."""
         map_key_schema = key_schema(key_kind, f"state {name!r}: the type of map keys")
         descriptor = self._declare(name, StateKind.MAP, _serializer(name, value_kind, serializer), ttl, map_key_schema)
         state: MapState = (
@@ -154,7 +153,7 @@ class States:
         serializer: _SerializerOption = None,
         cache: ValueCacheChoice | None = None,
     ) -> ReducingState[T]:
-        """A value per key that every added value is reduced into: `reduce(so_far, value)`."""
+        """Declare a value per key, into which every added value is reduced: `reduce(so_far, value)`."""
         state = self._value(self._declare(name, StateKind.VALUE, _serializer(name, kind, serializer), ttl), cache)
         return ReducingState(state, reduce)
 
@@ -168,16 +167,16 @@ class States:
         serializer: _SerializerOption = None,
         cache: ValueCacheChoice | None = None,
     ) -> AggregatingState[In, Out]:
-        """An accumulator per key, that values of any type are added to and a result is read from."""
+        """Declare an accumulator per key, to which values of any type are added and from which a result is read."""
         chosen = _serializer(name, accumulator_kind, serializer)
         state = self._value(self._declare(name, StateKind.VALUE, chosen, ttl), cache)
         return AggregatingState(state, aggregate)
 
     def keys(self, name: str) -> Iterator[Any]:
-        """Every key that has this state to be seen, each once: the field itself where a key has one, else a tuple.
+        """Yield every key that has a visible value of this state, each once: its only field, or a tuple of several.
 
-        The current key stays what it is. State may be changed meanwhile; whether keys that appear meanwhile are
-        given is open.
+        The current key does not change. State may be changed during the iteration. Whether keys that appear during the
+        iteration are yielded is undefined.
         """
         descriptor = self._descriptors.get(name)
         if descriptor is None:
@@ -224,7 +223,7 @@ class States:
         return TtlValue(self._backend, descriptor, descriptor.ttl)
 
     def _cache(self, descriptor: StateDescriptor, cache: ValueCacheChoice) -> None:
-        """From here on the backend gives the state behind this cache."""
+        """Have the backend put this cache in front of the state from here on."""
         if not isinstance(cache, ValueCacheChoice):
             raise OptionError(
                 f"state {descriptor.name!r}: cache is {cache!r}; expected WriteBack(max_size=...) or "
@@ -239,7 +238,7 @@ class States:
 
 
 class _DefaultValue:
-    """A value state that gives a default where there is no value."""
+    """A value state that returns a default if there is no value."""
 
     __slots__ = ("_default", "_get", "_sums", "_update_with", "add", "clear", "descriptor", "exists", "update")
     adds = "a default"
@@ -267,7 +266,7 @@ class _DefaultValue:
 
 
 class _AtomicKeyMap:
-    """A map state whose map keys are given as they are, not as tuples of one."""
+    """A map state whose map keys are given as single values, not as tuples of one."""
 
     __slots__ = ("_state", "clear", "exists")
 
@@ -293,9 +292,10 @@ class _AtomicKeyMap:
 
 
 def _default(name: str, default: Any, serializer: Serializer) -> Callable[[], Any]:
-    """What makes the default: the user's own function, or one that gives the value, as a copy if it is mutable.
+    """Return a function that makes the default: the user's own, or one that returns the value, copied if mutable.
 
-    A class makes objects of one type, so it is checked once; what another function gives, each time.
+    A class makes objects of one type, so its default is checked once. The result of another function is checked each
+    time.
     """
 
     def checked(value: Any) -> Any:

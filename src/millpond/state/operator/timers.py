@@ -1,14 +1,14 @@
-"""Timers: moments at which a key wants to be called, kept as durably as its state.
+"""Timers: times at which a key wants to be called, as durable as its state.
 
-A key's timers are a map state of their own (expiry in ms -> true; see `types.timer_states`), so they travel in
-the same deltas and bases and are undone with the same rollbacks. Beside it stands an order of time over all keys, which
-answers what is due without looking at every key: the backend's own, or a queue in memory that is built from the live
-cells, the open version's included. So it is right at any time and on any backend.
+A key's timers are a map state of their own (expiry in ms -> true; see `types.timer_states`). So they are in the
+same deltas and bases as the state, and undone by the same rollbacks. Beside it there is an order of time over all keys,
+which finds the due timers without reading every key. It is the backend's own, or a queue in memory that is built from
+the live cells, those of the open version included. So it is right at any time and on any backend.
 
-Invariant: once it is asked for, the order holds exactly the timers in the state. A call that is undone puts them back
-in both. After the undo of a version or a restore it is thrown away, and asked for again when it is next needed.
+Invariant: once it is built, the order holds exactly the timers in the state. Undoing a call puts timers back in both.
+After the undo of a version or a restore, the order is discarded, and built again when it is next needed.
 
-Times are event or processing time, in ms, as the operator's time mode says; this module does not care.
+Times are event or processing time, in ms. The operator's time mode decides which; this module treats both alike.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from millpond.state.wrappers.undo import UndoableBackend
 
 
 class Timers:
-    """The timers of one shard. `register`, `delete`, `contains` and `of_key` speak of the backend's current key."""
+    """The timers of one shard. `register`, `delete`, `contains` and `of_key` are about the backend's current key."""
 
     def __init__(self, backend: KeyedStateBackend, key_groups: range, descriptor: StateDescriptor = TIMERS) -> None:
         self._backend = backend
@@ -36,7 +36,7 @@ class Timers:
         """Set a timer of the current key. Setting it twice sets it once.
 
         Raises:
-            OptionError: the time is no whole number of ms, or needs more than 64 bits.
+            OptionError: the time is not a whole number of ms, or needs more than 64 bits.
         """
         at_ms = self._checked(expiry_ms)
         if not self._state.contains((at_ms,)):
@@ -46,7 +46,7 @@ class Timers:
                 self._queue.add(self._timer(at_ms))
 
     def delete(self, expiry_ms: int) -> None:
-        """Forget a timer of the current key. An OptionError says that the time can be no timer's."""
+        """Delete a timer of the current key. Raises OptionError if no timer can have this time."""
         at_ms = self._checked(expiry_ms)
         if self._state.contains((at_ms,)):
             self._note(at_ms, was_set=True)
@@ -55,33 +55,34 @@ class Timers:
                 self._queue.remove(self._timer(at_ms))
 
     def contains(self, expiry_ms: int) -> bool:
-        """Whether this timer of the current key is set."""
+        """Return whether this timer of the current key is set."""
         return self._state.contains((expiry_ms,))
 
     def of_key(self) -> Iterator[int]:
-        """The current key's timers, in ms, in their order."""
+        """Return the current key's timers, in ms, in ascending order."""
         return iter(sorted(expiry for (expiry,), _ in self._state.items()))
 
     def due(self, limit_ms: int) -> Iterable[DueTimer]:
-        """Every timer at or before the limit, in the order of time, to be gone through once.
+        """Return every timer at or before the limit, in the order of time. Iterate over them once.
 
-        They are those that are set now, whatever is set and deleted meanwhile, and stay set until they are deleted.
+        They are the timers that are set now, whatever is set or deleted during the iteration. They stay set until they
+        are deleted.
         """
         return self._built().up_to(limit_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """The earliest timer, or None."""
+        """Return the time of the earliest timer, or None."""
         first = self._built().first()
         return None if first is None else first.expiry_ms
 
     def forget_queue(self) -> None:
-        """The state was undone or restored: ask for the order anew when it is next needed."""
+        """Discard the order, because the state was undone or restored. It is built again when it is next needed."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None
 
     def _checked(self, expiry_ms: int) -> int:
-        # The text is made only where it is needed: records set timers.
+        # `checked_ms` needs a text, which is built only for a wrong time: records set timers.
         if type(expiry_ms) is int and FIRST_MS <= expiry_ms <= LAST_MS:
             return expiry_ms
         return checked_ms(expiry_ms, f"the time of a timer of key {self._backend.context.key!r}")
@@ -91,7 +92,7 @@ class Timers:
         return DueTimer(expiry_ms, context.key_group, context.key)
 
     def _note(self, expiry_ms: int, *, was_set: bool) -> None:
-        """Have the queue go back where this call is undone. Noted before the state is, it is put back before it."""
+        """Have the queue restored if this call is undone. It is noted before the state is, so it is restored first."""
         call = None if self._undoable is None else self._undoable.call
         timer = self._timer(expiry_ms)
         if call is not None and not call.has(self, timer):

@@ -1,12 +1,10 @@
-"""Handles of states whose values have a time to live: they stamp what is written and hide what has expired.
+"""Handles of states with a TTL: they stamp what is written and hide what has expired.
 
-Each stands over a backend's handle whose values are pairs `(value, alive_since_ms)`. The time is the
-context's. A write begins a new life, whatever was there; a read does so only for what is alive, and
-only if the Ttl says so.
+Each wraps a backend's handle whose values are pairs `(value, alive_since_ms)`. The time is the context's. A write
+begins a new life, whatever was there. A read does so only for a living value, and only if the Ttl says so.
 
-Invariant: what a read returns never becomes state unless the user writes it. A handle that writes on
-its own account (a refresh) writes back objects that it read, so where those could be changed in place it
-hands out copies of them.
+Invariant: a value that a read returned becomes state only if the user writes it. A refresh writes back objects that the
+handle itself read. So if they could be changed in place, the handle hands out copies.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +22,7 @@ _Stamped = tuple[Any, int]
 
 
 class _Lives:
-    """What the handles share: who is alive, who is visible, and what happens around an access."""
+    """What the handles share: what is alive, what is visible, and what an access does besides."""
 
     __slots__ = ("context", "outward", "refreshes", "shows_expired", "sweep", "ttl")
 
@@ -45,14 +43,14 @@ class _Lives:
         return self.shows_expired or self.alive(stamped)
 
     def is_due(self, stamped: _Stamped) -> bool:
-        """Whether reading this begins its life anew."""
+        """Return whether reading this begins a new life."""
         return self.refreshes and stamped[1] < self.context.now_ms and self.alive(stamped)
 
     def refreshed(self, stamped: _Stamped) -> _Stamped:
         return stamped[0], self.context.now_ms
 
     def swept(self) -> None:
-        """After an access, not before it: an access without a current key must fail while there is none."""
+        """Sweep after an access, not before it: an access must fail first if no key is current."""
         if self.sweep is not None:
             self.sweep()
 
@@ -72,13 +70,13 @@ class TtlValue(PlainValue):
             self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
-        """Whether the current key has a value that is to be seen."""
+        """Return whether the current key has a visible value."""
         stamped = self._inner.get()
         self._lives.swept()
         return stamped is not None and self._lives.visible(stamped)
 
     def get(self) -> Any:
-        """The current key's value, or None when there is none to be seen."""
+        """Return the current key's value, or None if none is visible."""
         stamped, lives = self._inner.get(), self._lives
         if stamped is not None and lives.is_due(stamped):
             self._inner.update(lives.refreshed(stamped))
@@ -86,12 +84,12 @@ class TtlValue(PlainValue):
         return lives.outward(stamped) if stamped is not None and lives.visible(stamped) else None
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; its life begins now."""
+        """Set the current key's value. Its life begins now."""
         self._inner.update((value, self._lives.context.now_ms))
         self._lives.swept()
 
     def update_with(self, change: Callable[[Any], Any]) -> Any:
-        """Set the value to what `change` makes of the one that is alive, or of None, whatever may still be seen."""
+        """Set the value to what `change` returns for the living value. One that expired counts as None."""
         lives = self._lives
 
         def changed(stamped: _Stamped | None) -> _Stamped:
@@ -103,12 +101,12 @@ class TtlValue(PlainValue):
         return value
 
     def clear(self) -> None:
-        """Forget the current key's value."""
+        """Delete the current key's value."""
         self._inner.clear()
 
 
 class TtlList:
-    """A list state whose elements expire each alone. It exists while an element is to be seen."""
+    """A list state whose elements expire one by one. It exists while an element is visible."""
 
     __slots__ = ("_inner", "_lives")
 
@@ -119,13 +117,13 @@ class TtlList:
             self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
-        """Whether the current key has an element that is to be seen."""
+        """Return whether the current key has a visible element."""
         found = any(map(self._lives.visible, self._inner.get()))
         self._lives.swept()
         return found
 
     def get(self) -> Iterator[Any]:
-        """The elements to be seen as they are now; later changes do not reach this iterator."""
+        """Iterate over the visible elements as they are now. Later changes do not reach this iterator."""
         lives, elements = self._lives, list(self._inner.get())
         if any(map(lives.is_due, elements)):
             self._inner.put(lives.refreshed(stamped) if lives.is_due(stamped) else stamped for stamped in elements)
@@ -134,7 +132,7 @@ class TtlList:
         return iter(seen)
 
     def put(self, values: Iterable[Any]) -> None:
-        """Replace the whole list; the life of every element begins now. No elements, no list."""
+        """Replace the whole list. The life of every element begins now. Without elements there is no list."""
         stamped = self._stamped(values)
         if stamped:
             self._inner.put(stamped)
@@ -143,7 +141,7 @@ class TtlList:
         self._lives.swept()
 
     def append(self, value: Any) -> None:
-        """Add one element at the end; its life begins now, that of the others goes on."""
+        """Add one element at the end. Its life begins now; that of the others goes on."""
         self._inner.append((value, self._lives.context.now_ms))
         self._lives.swept()
 
@@ -155,7 +153,7 @@ class TtlList:
         self._lives.swept()
 
     def clear(self) -> None:
-        """Forget the current key's list."""
+        """Delete the current key's list."""
         self._inner.clear()
 
     def _stamped(self, values: Iterable[Any]) -> list[_Stamped]:
@@ -164,7 +162,7 @@ class TtlList:
 
 
 class TtlMap:
-    """A map state whose entries expire each alone. It exists while an entry is to be seen."""
+    """A map state whose entries expire one by one. It exists while an entry is visible."""
 
     __slots__ = ("_inner", "_lives")
 
@@ -175,13 +173,13 @@ class TtlMap:
             self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
-        """Whether the current key has an entry that is to be seen."""
+        """Return whether the current key has a visible entry."""
         found = any(self._lives.visible(stamped) for _, stamped in self._inner.items())
         self._lives.swept()
         return found
 
     def get(self, map_key: Row) -> Any:
-        """The value of one entry, or None when there is none to be seen."""
+        """Return the value of one entry, or None if none is visible."""
         stamped, lives = self._inner.get(map_key), self._lives
         if stamped is not None and lives.is_due(stamped):
             self._inner.put(map_key, lives.refreshed(stamped))
@@ -189,22 +187,22 @@ class TtlMap:
         return lives.outward(stamped) if stamped is not None and lives.visible(stamped) else None
 
     def contains(self, map_key: Row) -> bool:
-        """Whether there is such an entry to be seen."""
+        """Return whether the entry exists and is visible."""
         stamped = self._inner.get(map_key)
         self._lives.swept()
         return stamped is not None and self._lives.visible(stamped)
 
     def put(self, map_key: Row, value: Any) -> None:
-        """Set one entry; its life begins now."""
+        """Set one entry. Its life begins now."""
         self._inner.put(map_key, (value, self._lives.context.now_ms))
         self._lives.swept()
 
     def remove(self, map_key: Row) -> None:
-        """Forget one entry."""
+        """Delete one entry."""
         self._inner.remove(map_key)
 
     def items(self) -> Iterator[tuple[Row, Any]]:
-        """The entries to be seen as they are now; later changes do not reach this iterator."""
+        """Iterate over the visible entries as they are now. Later changes do not reach this iterator."""
         lives, entries = self._lives, list(self._inner.items())
         if lives.refreshes:
             for map_key, stamped in entries:
@@ -215,5 +213,5 @@ class TtlMap:
         return iter(seen)
 
     def clear(self) -> None:
-        """Forget every entry of the current key."""
+        """Delete every entry of the current key."""
         self._inner.clear()

@@ -1,1 +1,1 @@
-"""Options of keyed state: which backend, which cache, and how they are chosen by name."""
+"""Options of keyed state: the backend and the cache, chosen by name."""

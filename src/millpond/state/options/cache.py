@@ -1,7 +1,7 @@
-"""The options of the caches in front of state: which one, and its sizes.
+"""The options of the caches in front of state: which cache, and its sizes.
 
-`state.backend.cache` names the cache. A limit of FLIP-325's cache, given alone, is enough to mean that
-cache, as it is there, and 0 is no limit. An option that the chosen cache would ignore is refused.
+`state.backend.cache` names the cache. A limit of FLIP-325's cache, given alone, chooses that cache, as in FLIP-325. A
+limit of 0 means no limit. An option that the chosen cache would ignore is an error.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ _SIZES = {
     "write-back": (_MAX_SIZE,),
     "two-layer": (_MAX_SIZE, _MAX_SIZE_L2),
 }
-"""The names of the caches, and what each is sized by."""
+"""The names of the caches, and the options that size each."""
 
 _TAKES = {name: (*sizes, _HIT_RATE_CURVE) if name == "lru" else sizes for name, sizes in _SIZES.items()}
-"""What each of them can be told."""
+"""The options that each cache takes."""
 
 
 def _name(value: Any) -> str:
@@ -53,7 +53,7 @@ CACHE_OPTIONS: Known = {
 
 
 def chosen_cache(given: Mapping[str, Any], hooks: CacheHooks | None, problems: list[str]) -> CacheChoice | None:
-    """The cache that the given options choose; what is wrong with them becomes problems."""
+    """Return the cache that the given options choose. What is wrong with them is added to `problems`."""
     ours = {name: value for name, value in given.items() if name in CACHE_OPTIONS}
     wrong = len(problems)
     values = parsed(ours, CACHE_OPTIONS, problems)
@@ -91,5 +91,5 @@ def _choice(name: str, values: Mapping[str, Any], hooks: CacheHooks | None, prob
 
 
 def _with(option: str) -> str:
-    """The caches that an option is for."""
+    """Return the caches that take an option, as text."""
     return " or ".join(f"{_CACHE} = {name}" for name, options in _TAKES.items() if option in options)

@@ -12,14 +12,14 @@ from millpond.state.wrappers.choice import CacheChoice, Lru
 def open_backend(
     options: StateOptions, key_groups: range, folder: Path, recorder: Recorder = NO_METRICS
 ) -> KeyedStateBackend:
-    """The backend of a shard, behind the cache that the options choose.
+    """Open the backend of a shard, behind the cache that the options choose.
 
     Args:
         options: what to open.
         key_groups: of the shard.
-        folder: for this backend alone. Where the options name a local folder and it lies elsewhere, its name is taken
-            there.
-        recorder: hears of the cache's hits, see `LruStateCache`, and of what the backend reports.
+        folder: for this backend alone. If the options name a local folder that does not contain it, a folder of the
+            same name in the local folder is used instead.
+        recorder: counts the cache's hits, see `LruStateCache`, and what the backend reports.
     """
     local_dir = options.local_dir
     if local_dir is not None and not folder.is_relative_to(local_dir):

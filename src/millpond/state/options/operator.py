@@ -1,8 +1,8 @@
-"""The options of keyed state, by Flink's names, parsed once and checked whole.
+"""The options of keyed state, by Flink's names, parsed once and checked together.
 
-The invariant: what was written is what happens. An unknown name, a value of the wrong form or out of
-range, and an option that the chosen backend would ignore are all refused, all in one error, before the
-first record. Names and the words of choices are read in any case; a size is a number with a unit.
+Invariant: every option that was given takes effect. An unknown name, a value of the wrong form or out of range, and an
+option that the chosen backend would ignore are all reported in one error, before the first record. Names and choices
+are read in any case. A size is a number with a unit.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from millpond.state.wrappers.choice import CacheChoice, CacheHooks
 
 @dataclass(frozen=True, slots=True)
 class StateOptions:
-    """Where keyed state is held, what is cached of it, and where checkpoints go.
+    """Where keyed state is held, what of it is cached, and where checkpoints go.
 
     Attributes:
         backend: the name under which the backend is registered.
-        cache: what stands in front of the backend (`Lru`) or of each value state (`WriteBack`, `TwoLayer`); or None.
-        checkpoint_storage: a path or URI; None where whoever runs the operator says it.
-        settings: the backend's own, its defaults unless given (`RocksDbSettings` for RocksDB).
-        factory: makes the backend; the registered one.
+        cache: the cache in front of the backend (`Lru`) or of each value state (`WriteBack`, `TwoLayer`); or None.
+        checkpoint_storage: a path or URI; None if the caller that runs the operator decides.
+        settings: the backend's own settings, its defaults unless given (`RocksDbSettings` for RocksDB).
+        factory: creates the backend; the registered one unless given.
 
     >>> StateOptions.parse({"state.backend.type": "RocksDB", "STATE.backend.cache.max-entries-num": "1000"}).cache
     Lru(max_entries=1000, max_bytes=None, hit_rate_curve=False)
@@ -44,7 +44,7 @@ class StateOptions:
     factory: BackendFactory = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        # What travelled to another process brings both, and needs no registering there.
+        # Options sent to another process carry both, so the backend need not be registered there.
         if self.factory is None or self.settings is None:
             try:
                 registered = registered_backends()[backend_name(self.backend)]
@@ -57,13 +57,13 @@ class StateOptions:
 
     @property
     def local_dir(self) -> Path | None:
-        """The folder in which the backend's folders are made, where its settings have such a `local_dir`."""
+        """The folder in which the backend's folders are created, if its settings have such a `local_dir`."""
         found: Path | None = getattr(self.settings, "local_dir", None)
         return found
 
     @classmethod
     def parse(cls, options: "Mapping[str, Any] | StateOptions", *, hooks: CacheHooks | None = None) -> "StateOptions":
-        """Options from their names and values; `OptionError` lists everything that is wrong.
+        """Parse options from their names and values. The `OptionError` lists everything that is wrong.
 
         `hooks` are those of the `write-back` or `two-layer` cache that the options choose.
         """
@@ -79,7 +79,7 @@ class StateOptions:
         given = named(options, {**_OPTIONS, **CACHE_OPTIONS, **own}, problems)
         values = parsed({name: value for name, value in given.items() if name in _OPTIONS}, _OPTIONS, problems)
         backend = values.get("backend", "heap")
-        # Where the backend itself is wrong, which options it ignores is not known.
+        # If the backend itself is wrong, it is unknown which options it ignores.
         if "backend" in values or "state.backend.type" not in given:
             problems.extend(
                 f"{name!r} has no effect with state.backend.type = {backend}; remove it or choose {owner}"
@@ -94,7 +94,7 @@ class StateOptions:
 
 
 def _settings(backend: str, given: Mapping[str, Any], known: Known, problems: list[str]) -> Any:
-    """The backend's own settings; None where that cannot be said for what is wrong already."""
+    """Return the backend's own settings; None if a problem prevents it."""
     wrong = len(problems)
     fields = parsed(given, known, problems)
     if len(problems) > wrong or not given.keys() <= registered_backends()[backend].options.keys():

@@ -1,8 +1,8 @@
-"""State backends by name: the three that are here, and those that users register.
+"""State backends by name: the three built-in ones, and those that users register.
 
-A backend's factory travels with the options of an operator to wherever its shards live, so a backend
-that is registered in a driver needs no registering elsewhere: a function of an installed module, or one
-that cloudpickle can take along, will do. So do the settings that its options were parsed into.
+A backend's factory is sent with an operator's options to the processes that hold its shards. So a backend that is
+registered in a driver need not be registered elsewhere. The factory is a function of an installed module, or one that
+cloudpickle can serialize. The settings that the options were parsed into are sent the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from millpond.state.spillable.options import SPILLABLE_OPTIONS, SpillableSetting
 from millpond.suggestions import suggestion
 
 BackendFactory: TypeAlias = "Callable[[Any, range, Path], KeyedStateBackend]"
-"""Makes a backend for some key groups, from the operator's `StateOptions`, whose `settings` are the backend's own.
+"""Creates a backend for some key groups, from the operator's `StateOptions`. Their `settings` are the backend's own.
 
-The folder, which need not exist, is the backend's alone: it makes it where it has files to keep, and removes it when it
-is closed."""
+The folder belongs to the backend alone and need not exist. The backend creates it if it has files to keep, and removes
+it when it is closed."""
 
 _RESERVED = frozenset({"type", "cache"})
-"""What stands after `state.backend.` in options that belong to no backend."""
+"""Names after `state.backend.` that no backend can have, because they begin options of no backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class RegisteredBackend:
     """A backend that can be named in options.
 
     Attributes:
-        factory: makes it.
+        factory: creates the backend.
         options: the names of its own options in lower case, each with the field it fills and a parser.
-        settings: makes of the fields that were given what the factory finds as `options.settings`.
+        settings: turns the fields that were given into what the factory finds as `options.settings`.
     """
 
     factory: BackendFactory
@@ -54,17 +54,17 @@ def register_backend(
 
     Args:
         name: of the backend.
-        factory: makes it for some key groups.
-        options: the backend's own options. Each name, which begins with `state.backend.NAME.`, has the field that it
-            fills and a parser, whose ValueError says what it expects (`millpond.options` has parsers of counts, sizes
+        factory: creates the backend for some key groups.
+        options: the backend's own options. Each name begins with `state.backend.NAME.`, and has the field that it fills
+            and a parser. The parser's ValueError says what it expects (`millpond.options` has parsers of counts, sizes
             and durations).
-        settings: called with the fields that were given, as keyword arguments, it makes the `settings` of the
-            options that the factory gets: a frozen dataclass with the defaults, say. A ValueError says what is wrong
-            with the fields together. It is `dict` unless given.
+        settings: called with the fields that were given, as keyword arguments. It returns the `settings` of the
+            options that the factory gets, such as a frozen dataclass with the defaults. Its ValueError says what is
+            wrong with the fields together. The default is `dict`.
 
     Raises:
-        OptionError: the name is taken, or an option's name does not begin with it. What the factory makes is checked
-            when it is opened: an OptionError names the members of `KeyedStateBackend` that it lacks.
+        OptionError: the name is taken, or an option's name does not begin with it. The backend that the factory
+            creates is checked when it is opened: an OptionError then names the members of `KeyedStateBackend` it lacks.
 
     >>> register_backend("Heap", lambda options, key_groups, folder: HeapBackend(key_groups))
     Traceback (most recent call last):
@@ -87,7 +87,7 @@ def register_backend(
 
 
 def backend_name(value: Any) -> str:
-    """The name of a registered backend, read in any case; the parser of `state.backend.type`."""
+    """Return the name of a registered backend, read in any case. This is the parser of `state.backend.type`."""
     lower = str(value).strip().lower()
     if lower not in _BACKENDS:
         near = suggestion(lower, _BACKENDS)
@@ -97,7 +97,7 @@ def backend_name(value: Any) -> str:
 
 
 def registered_backends() -> Mapping[str, RegisteredBackend]:
-    """Every backend that can be named."""
+    """Return every backend that can be named."""
     return _BACKENDS
 
 

@@ -1,18 +1,17 @@
 """The RocksDB backend: state as bytes in a database on local disk, for state larger than memory.
 
-On the data path it stands where the heap backend does, with the same versions; the checkpoint holds the
-durable copy, so the folder is made anew by every backend and goes with it.
+On the data path it takes the place of the heap backend, with the same versions. The checkpoint holds the durable
+copy. So every backend creates its folder anew, and removes it when it closes.
 
-RocksDB's own snapshots do the work of versions. A commit swaps the set of changed db keys for an empty
-one and takes a snapshot: it reads, copies and flushes nothing, and costs the same for one changed cell and
-for a million. The delta is read from that snapshot later, by whoever writes it. A rollback puts back, for
-every changed key, what the last committed snapshot has; taking a commit back does the same with the
-snapshot before it. A `Snapshot` has a cursor of its own beside the database's snapshot, for scans; it holds
-on to the memtables and files of its time until it is released.
+Versions are made of RocksDB's own snapshots. A commit replaces the set of changed db keys by an empty one and takes a
+snapshot. It reads, copies and flushes nothing, and costs the same for one changed cell and for a million. Whoever
+writes the delta reads it later from that snapshot. A rollback writes back the value that the last committed snapshot
+has for every changed key. Reverting a commit does the same with the snapshot before it. A `Snapshot` also has a
+cursor of its own, for scans, which keeps the memtables and files of its time until it is released.
 
-Invariant: `head` is the last committed version, and live data differs from it only in keys that are in a
-state's `changed`. Where the disk has no room for a rollback, the database stays ahead and is read through
-`unreverted`, so that this holds for whoever reads; nothing is written before it is caught up with.
+Invariant: `_snapshot` is the last committed version, and live data differs from it only in keys that are in a state's
+`changed`. If the disk has no room for a rollback, the database stays ahead, and reads go through `unreverted`. So the
+invariant holds for every reader. Nothing else is written until the old values are written back.
 
 The trade-off: every get decodes and every update encodes. A cache in front (`LruStateCache`) saves both.
 """
@@ -44,9 +43,9 @@ class RocksDbBackend(PlainBackend):
 
     Args:
         key_groups: of the shard.
-        folder: where its files are, this backend's alone while it is open; what an earlier one left there goes.
-        write_buffer_bytes: of each of RocksDB's buffers in memory.
-        block_cache_bytes: of RocksDB's cache of what it read from files.
+        folder: holds the files. It belongs to this backend while it is open; files of an earlier one are removed.
+        write_buffer_bytes: size of each of RocksDB's buffers in memory.
+        block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
 
     Raises:
         UnavailableError: the folder is in use or cannot be written.
@@ -80,36 +79,36 @@ class RocksDbBackend(PlainBackend):
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
-        self._manifest: Any = self._database.snapshot()
-        self._before_manifest: Any = None
+        self._snapshot: Any = self._database.snapshot()
+        self._snapshot_before: Any = None
         self._unreverted: Unreverted | None = None
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         return self._context
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given: no, it keeps bytes."""
+        """Whether it keeps the very objects it is given: no, it keeps bytes."""
         return False
 
     def enter(self, key_group: int) -> None:
-        """Turn to a key group of this shard."""
+        """Make a key group of this shard the current one."""
         if key_group not in self.key_groups:
             raise foreign_key_group(key_group, self.key_groups)
         self._context.key_group = key_group
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         return self._declared.declare(descriptor, RocksDbValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         return self._declared.declare(descriptor, RocksDbListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         return self._declared.declare(descriptor, RocksDbMapState)
 
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
@@ -119,12 +118,12 @@ class RocksDbBackend(PlainBackend):
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once, in the order of the database."""
+        """Yield key group and key of every key that has this state now, each once, in the order of the database."""
         state = self._states.get(name)
         return iter(()) if state is None else state.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         state = self._states.get(name)
         if state is None:
             return Cells()
@@ -135,54 +134,54 @@ class RocksDbBackend(PlainBackend):
         self._declared.find(name).write(cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle."""
+        """Return direct access to the cells of a declared state."""
         return self._declared.find(name)
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """The timers that a state holds now, in the order of time: read from the database, none of them in memory."""
+        """Return the timers that a state holds now, in the order of time. They are read from the database, not kept."""
         state = self._declared.find(name)
         return (
             TimersInRocksDb(state) if isinstance(state, RocksDbTimerState) else super().timers_by_time(name, key_groups)
         )
 
     def commit(self) -> Snapshot:
-        """End the version: swap the sets of changed keys and take a snapshot of the database."""
+        """End the version: replace the sets of changed keys and take a snapshot of the database."""
         if self._unreverted is not None:
             self._unreverted.put_back()
-        # Both at once: what fails here leaves the version open.
+        # Both before anything changes: if one fails, the version stays open.
         taken = self._database.snapshot()
         snapshot = _RocksDbSnapshot(self._database, taken, self._states)
         snapshot.changed = {name: state.end_version() for name, state in self._states.items()}
-        self._before_manifest, self._manifest = self._manifest, taken
+        self._snapshot_before, self._snapshot = self._snapshot, taken
         self._snapshots.add(snapshot)
         self._leave()
         return snapshot
 
     def rollback(self) -> bool:
-        """Put back what the last committed version has; whether there was any change. It needs no space.
+        """Write back the values of the last committed version. Return whether anything had changed. It needs no space.
 
         Raises:
-            UnavailableError: RocksDB takes no more writes, with room or without. Restore into a new backend.
+            UnavailableError: RocksDB accepts no more writes, even if there is room. Restore into a new backend.
         """
         changed = any(state.changed for state in self._states.values())
-        self._revert(self._manifest, [(state, state.changed) for state in self._states.values()])
+        self._revert(self._snapshot, [(state, state.changed) for state in self._states.values()])
         for state in self._states.values():
             state.forget_changes()
         self._leave()
         return changed
 
     def undo_commit(self) -> None:
-        """Put back what the version before the last committed one has."""
+        """Revert the last commit: write back the values of the version before it."""
         self.rollback()
-        if self._before_manifest is None:
+        if self._snapshot_before is None:
             return
-        self._revert(self._before_manifest, [(state, state.committed_changed) for state in self._states.values()])
-        self._manifest = self._before_manifest
+        self._revert(self._snapshot_before, [(state, state.committed_changed) for state in self._states.values()])
+        self._snapshot = self._snapshot_before
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Let go of what the last version replaced."""
-        self._before_manifest = None
+        """Free what the last version replaced."""
+        self._snapshot_before = None
         for state in self._states.values():
             state.committed_changed = set()
 
@@ -193,25 +192,25 @@ class RocksDbBackend(PlainBackend):
             raise open_version(descriptor.name)
         self._database.write(*state.entries_of(cells))
         state.handed = {}
-        self._manifest = self._database.snapshot()
+        self._snapshot = self._database.snapshot()
         self.acknowledge()
 
     def properties(self) -> dict[str, int]:
-        """RocksDB's counters: `pending_compaction_bytes`, `running_compactions`, `sst_bytes` and others."""
+        """Return RocksDB's counters: `pending_compaction_bytes`, `running_compactions`, `sst_bytes` and others."""
         return self._database.properties()
 
     def close(self) -> None:
         """Release every snapshot, close the database and remove its files. Idempotent."""
         for snapshot in list(self._snapshots):
             snapshot.release()
-        self._manifest = self._before_manifest = None
+        self._snapshot = self._snapshot_before = None
         self._unreverted = self._database.unreverted = None
         self._leave()
         self._states.clear()
         self._database.close()
 
     def _revert(self, version: Any, changed: Iterable[tuple[RocksDbState, Collection[Any]]]) -> None:
-        """Have the database hold a version again, or be read as if it did."""
+        """Write a version's values back, or have reads see them if they cannot be written."""
         rows = (at for state, cells in changed for at in state.rows_of(cells, version))
         keys = set(rows) if self._unreverted is None else self._unreverted.keys.union(rows)
         if not keys:
@@ -222,7 +221,7 @@ class RocksDbBackend(PlainBackend):
         except UnavailableError as error:
             if not self._database.takes_writes_again(error):
                 raise
-            # What could not be written is owed: reads are right all the same.
+            # These writes are outstanding; until then reads go through `unreverted` and are correct.
             self._use(unreverted)
 
     def _reverted(self) -> None:
@@ -239,7 +238,7 @@ class RocksDbBackend(PlainBackend):
 
 
 class _RocksDbSnapshot(PlainSnapshot):
-    """One committed version: the database as it was, and `changed`, what the version changed of each state."""
+    """One committed version: a snapshot of the database, and `changed`, the changes of each state in this version."""
 
     def __init__(
         self,
@@ -255,19 +254,19 @@ class _RocksDbSnapshot(PlainSnapshot):
         self._scanning = threading.Lock()
 
     def states(self) -> Collection[str]:
-        """The names of the states."""
+        """Return the names of the states."""
         self._reader()
         return self._states.keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """The changed cells, in the order of the database, a few hundred at a time."""
+        """Yield the changed cells, in the order of the database, a few hundred at a time."""
         read = partial(self._database.read_from, self._reader())
         for name, change in self.changed.items():
             for cells in change.cells(read):
                 yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as of this version."""
+        """Return every cell of a state in one key group as of this version."""
         self._reader()
         if name not in self._states:
             return Cells()
@@ -276,7 +275,7 @@ class _RocksDbSnapshot(PlainSnapshot):
             return state.cells_of(self._database.scan(state.group_prefix(key_group), self._cursor))
 
     def release(self) -> None:
-        """Let RocksDB drop what only this version needed. Idempotent."""
+        """Let RocksDB drop what only this snapshot needed. Idempotent."""
         self._taken = self._cursor = None
         self._states = {}
         self.changed = {}

@@ -1,7 +1,7 @@
-"""A value state in RocksDB of many keys at once: see `millpond.state.backend.batch_access`.
+"""Batch access to a value state in RocksDB: see `millpond.state.backend.batch_access`.
 
-All keys are read in one call and written in one batch, however many key groups they are of. What is read is decoded
-anew, so it is the caller's own.
+All keys are read in one call and written in one batch, whatever their key groups. Every value read is decoded anew, so
+it belongs to the caller.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from millpond.state.backend.sums import Sums
 
 
 class _Cells(Protocol):
-    """The cells of a state, by their db keys: see `RocksDbState`."""
+    """The cells of a state by their db keys: see `RocksDbState`."""
 
     def place(self, key_group: int, cell: Any, /) -> bytes: ...
 
@@ -36,7 +36,7 @@ class ManyInDatabase:
         self._sums = sums
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         return self._cells.read_all(self._places(many))
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
@@ -50,7 +50,7 @@ class ManyInDatabase:
         self._cells.put_all(list(sums), list(sums.values()))
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Forget the value of each key."""
+        """Delete the value of each key."""
         places = self._places(many)
         there = [at for at, data in zip(places, self._cells.data_of(places), strict=True) if data is not None]
         self._cells.put_all(there, [None] * len(there))

@@ -1,17 +1,17 @@
-"""One RocksDB database in a folder of its own: opening, scanning, failing, closing.
+"""One RocksDB database in a folder of its own: opening, scanning, errors, closing.
 
-On the data path it lies under `RocksDbBackend`, which knows what the bytes mean; here is what RocksDB
-leaves to its users. The database is a cache of a checkpoint, so whatever an earlier owner left in the
-folder is removed and nothing is written for the sake of surviving a crash: the write-ahead log is off.
-Otherwise it is set up as Flink does: 64 MiB write buffers, level compaction, LZ4, a block cache and a
-bloom filter. No write waits inside RocksDB, where nothing could end the wait (`stalls`).
+On the data path it lies under `RocksDbBackend`, which knows what the bytes mean. This module does what RocksDB leaves
+to its users. The database is a cache of a checkpoint. So files of an earlier owner of the folder are removed, and
+nothing is written to survive a crash: the write-ahead log is off. Otherwise the set-up is Flink's: 64 MiB write
+buffers, level compaction, LZ4, a block cache and a bloom filter. No write waits inside RocksDB, where nothing could
+interrupt it (`stalls`).
 
-Invariant: the files are touched only by who holds the lock on `lock` in the folder; the lock ends with
-its process.
+Invariant: only the holder of the lock on the file `lock` in the folder touches the files. The lock ends with its
+process.
 
-rocksdict offers neither a merge operator nor a compaction filter that could read a value's own time (its
-TTL follows the machine's clock, which state never does). So an append reads the end of its list (`lists`), and
-expired values go when the checkpoint rewrites their key group.
+rocksdict offers no merge operator, and no compaction filter that could read a value's own time (its TTL follows the
+machine's clock, which state never does). So an append reads the end of its list (`lists`), and expired values are
+removed when the checkpoint rewrites their key group.
 """
 
 import contextlib
@@ -49,19 +49,19 @@ _METRICS = {
 
 
 class Laid(Protocol):
-    """What is laid over a database whose last rollback did not fit on the disk: see `unreverted`."""
+    """Values read in place of a database's own if its last rollback did not fit on the disk: see `unreverted`."""
 
     def laid_over(self, first: bytes, end: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """What a scan of keys from `first` up to `end` gives, from what the database gives."""
+        """Return the pairs of a scan from `first` up to `end`, given the pairs of the database."""
         ...
 
     def put_back(self) -> None:
-        """Write what is missing, all or nothing."""
+        """Write the outstanding values, all or nothing."""
         ...
 
 
 class Database:
-    """RocksDB in `folder`/db, from bytes to bytes. `handle` is rocksdict's own, for the hot path."""
+    """RocksDB in `folder`/db, from bytes to bytes. `handle` is rocksdict's own object, for the hot path."""
 
     def __init__(self, folder: Path, write_buffer_bytes: int, block_cache_bytes: int) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Database:
         except BaseException:
             self._lock.close()
             raise
-        # A close flushes, and would wait for room on a full disk: also one at the end of the process.
+        # A close flushes and on a full disk waits for room, even at the process's end. So background work is cancelled.
         self._stop = weakref.finalize(self, self.handle.cancel_all_background, False)
         self.unreverted: Laid | None = None
         self.closed = False
@@ -87,7 +87,7 @@ class Database:
     def _take_lock(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # An owner that just left took its lock file along: a lock on that would lock nothing.
+            # The last owner may just have removed its lock file: a lock on that file would protect nothing.
             if not (self.folder / "lock").exists():
                 raise BlockingIOError  # noqa: TRY301
         except BlockingIOError as error:
@@ -111,7 +111,7 @@ class Database:
         options.set_max_background_jobs(_BACKGROUND_JOBS)
         options.set_is_fd_close_on_exec(enabled=True)
         options.set_keep_log_file_num(1)
-        # Writes are taken or refused: RocksDB would slow them down by letting them wait.
+        # RocksDB accepts a write or rejects it. It would otherwise slow writes down by making them wait.
         options.set_level_zero_slowdown_writes_trigger(_LEVEL_ZERO_STOP)
         options.set_level_zero_stop_writes_trigger(_LEVEL_ZERO_STOP)
         options.set_soft_pending_compaction_bytes_limit(_PENDING_COMPACTION_STOP_BYTES)
@@ -127,21 +127,21 @@ class Database:
         return handle
 
     def write(self, places: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Put, or for None delete, in one batch: all of it or nothing, once nothing is left unreverted."""
+        """Put, or for None delete, in one batch, all or nothing. Values that are still unreverted are written first."""
         if self.unreverted is not None:
             self.unreverted.put_back()
         self.write_past(places, values)
 
     def write_past(self, places: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """The same, whatever is left unreverted."""
+        """Do the same without writing unreverted values first."""
         gone = [value is None for value in values]
         puts = list(map(not_, gone))
         has_gone = any(gone)
 
         def write() -> None:
-            # rocksdict writes a batch once, so each try needs its own.
+            # rocksdict writes a batch only once, so each try needs a new one.
             batch = self._rocksdict.WriteBatch(raw_mode=True)
-            # Loops in C: building a batch costs a tenth of writing it.
+            # Loops in C keep building a batch at a tenth of the cost of writing it.
             if has_gone:
                 deque(map(batch.delete, compress(places, gone)), maxlen=0)
                 deque(map(batch.put, compress(places, puts), compress(values, puts)), maxlen=0)
@@ -155,7 +155,7 @@ class Database:
             self.write_again(error, write)
 
     def write_again(self, error: Exception, write: Callable[[], Any]) -> None:
-        """Do what failed with this error once more, as long as that may help.
+        """Repeat a write that failed with this error, as long as that may help.
 
         Raises:
             UnavailableError: it does not help: the disk is full, or the database is broken.
@@ -168,7 +168,7 @@ class Database:
 
     @staticmethod
     def takes_writes_again(error: MillpondError) -> bool:
-        """Whether a database that failed with this error takes writes once there is room; any other is made anew."""
+        """Return whether a database that failed with this error recovers once there is room. Any other is replaced."""
         cause = error.__cause__
         return isinstance(cause, Exception) and (is_out_of_space(cause) or is_stall(cause))
 
@@ -176,17 +176,17 @@ class Database:
         return self.handle.property_int_value(name) or 0
 
     def snapshot(self) -> Any:
-        """The database as it is now, for `read_from`, from any thread."""
+        """Return the database as it is now, for `read_from`, from any thread."""
         try:
             return self.handle.snapshot()
         except Exception as error:
             raise self.failure(error) from error
 
     def cursor(self) -> Any:
-        """The database as it is now, for scans from any thread, one at a time."""
-        # Not the snapshot's own: in rocksdict 0.3.29 that one sees what was written since.
+        """Return the database as it is now, for scans from any thread, one at a time."""
+        # Not the snapshot's own cursor: in rocksdict 0.3.29 that sees later writes.
         try:
-            # Letting go of it frees write buffers and files: in RocksDB's own thread, or all of ours would wait.
+            # Dropping it frees write buffers and files. RocksDB's own thread does that, or all threads here would wait.
             options = self._rocksdict.ReadOptions()
             options.set_background_purge_on_iterator_cleanup(True)
             return self.handle.iter(options)
@@ -194,33 +194,33 @@ class Database:
             raise self.failure(error) from error
 
     def read_from(self, snapshot: Any, key: bytes) -> bytes | None:
-        """What a snapshot has under a key."""
+        """Return a snapshot's value of a key, or None."""
         try:
             data: bytes = snapshot[key]
         except Exception as error:
-            # rocksdict's snapshots raise a bare Exception for what is not there.
+            # rocksdict's snapshots raise a bare Exception for a missing key.
             if str(error) == "key not found":
                 return None
             raise self.failure(error) from error
         return data
 
     def scan(self, prefix: bytes, cursor: Any = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that begin with `prefix`, in order, and their values: as of now, or of when the cursor was made."""
+        """Yield keys that begin with `prefix`, in order, and their values: as of now, or of the cursor's creation."""
         if cursor is None:
             return self.between(prefix, after(prefix))
         return takewhile(lambda pair: pair[0].startswith(prefix), self._walk(cursor, prefix))
 
     def between(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `first` up to `end`, without it, in order, and their values: as of now, read one by one."""
+        """Yield keys from `first` up to but excluding `end`, in order, and their values as of now, read one by one."""
         try:
-            # What is bounded does not walk over what was deleted behind the end.
+            # With an upper bound, the scan does not step over deleted keys behind the end.
             options = self._rocksdict.ReadOptions()
             options.set_iterate_upper_bound(end)
             options.set_background_purge_on_iterator_cleanup(True)
             cursor = self.handle.iter(options)
         except Exception as error:
             raise self.failure(error) from error
-        # RocksDB reads the end from the options' own memory, for as long as the cursor moves.
+        # RocksDB reads the bound from the options' own memory while the cursor moves, so they are kept alive.
         found = self._walk(cursor, first, options)
         return found if self.unreverted is None else self.unreverted.laid_over(first, end, found)
 
@@ -230,20 +230,20 @@ class Database:
             while cursor.valid():
                 yield cursor.key(), cursor.value()
                 cursor.next()
-            # A scan also ends where a block cannot be read.
+            # A scan also ends at a block that cannot be read.
             cursor.status()
         except Exception as error:
             raise self.failure(error) from error
 
     def properties(self) -> dict[str, int]:
-        """RocksDB's own counters: sizes in bytes, the others in pieces."""
+        """Return RocksDB's own counters: sizes in bytes, the others as counts."""
         try:
             return {name: self.handle.property_int_value(known) or 0 for name, known in _METRICS.items()}
         except Exception as error:
             raise self.failure(error) from error
 
     def failure(self, error: Exception) -> MillpondError:
-        """RocksDB's errors are texts: the error that tells the caller what to do about one."""
+        """Return the Millpond error for an error of RocksDB, by its text: RocksDB's errors have no types."""
         if isinstance(error, MillpondError):
             return error
         text = str(error)
@@ -259,16 +259,16 @@ class Database:
         return UnavailableError(f"RocksDB in {self.folder} did not do its work: {text}.")
 
     def close(self) -> None:
-        """Close, and remove the files. Snapshots must have been let go of. Idempotent."""
+        """Close, and remove the files. Snapshots must have been released. Idempotent."""
         if self.closed:
             return
         self.closed = True
         self._stop()
-        with contextlib.suppress(Exception):  # the files go; what could not be written to them is not missed
+        with contextlib.suppress(Exception):  # the files are removed, so unwritten data is no loss
             self.handle.close()
         shutil.rmtree(self.folder / "db", ignore_errors=True)
         (self.folder / "lock").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else's files are in it
+        with contextlib.suppress(OSError):  # other files are in it
             self.folder.rmdir()
         self._lock.close()
 

@@ -1,16 +1,16 @@
-"""The handle of list states in RocksDB: an append writes what is appended, and at most one chunk.
+"""The handle of list states in RocksDB: an append writes the new elements, and at most one chunk.
 
-A list is a stream of bytes, each element's after its length, cut into *chunks*. The last one, the tail, lies under the
-key's own db key behind the number of the others; those lie under that db key and their number. An append reads and
-writes the tail. Once the tail is full it becomes a chunk, which is not touched again. So a short list is one cell, and
-a long one costs no more to append to.
+A list is a stream of bytes, each element after its length, divided into *chunks*. The last chunk, the tail, lies under
+the key's db key, after the number of the other chunks. Those lie under that db key followed by their number. An
+append reads and writes the tail. Once the tail is full, it becomes a chunk, which does not change again. So a short
+list is one cell, and an append to a long list costs no more.
 
-For its delta a version remembers of each list where in the stream it began to add, unless the list was replaced.
+For its delta, a version records where in the stream it began to add to each list, or that it replaced the list.
 
 Invariant: the chunks under a key are numbered from 0 without a gap, and only the tail changes.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ from millpond.state.types.ordered_keys import KEY_PREFIX, decode_key
 from millpond.state.types.rows import Row
 
 CHUNK_BYTES = 2048
-"""A tail of so many bytes becomes a chunk: each append reads and writes half of it on average."""
+"""Size at which a tail becomes a chunk: each append reads and writes half of it on average."""
 
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">I")
@@ -33,8 +33,8 @@ class RocksDbListState(RocksDbState):
     """A list in chunks.
 
     Attributes:
-        added: of each list that the open version changed, the chunk and the byte in it from which on it was added to;
-            None where it was replaced.
+        added: for each list that the open version changed, the chunk and the byte in it at which the additions begin;
+            None if the list was replaced.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -126,12 +126,12 @@ class RocksDbListState(RocksDbState):
                 writes |= self._adding(at, self._data(at), self.dumps(value))
             else:
                 writes |= self._replacing(at, None if value is ABSENT else self.dumps(value))
-        # Of a restore: nobody asks what it changed.
+        # These are changes of a restore, which nobody reads.
         self.added = {}
         return list(writes), list(writes.values())
 
     def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
-        """Cells from a scan: the tail of a list comes first, then its chunks."""
+        """Return cells from a scan, in which a list's tail comes first and then its chunks."""
         found: list[tuple[bytes, Any]] = []
         cell, tail, chunks = b"", b"", [b""]
         for at, data in entries:
@@ -156,7 +156,7 @@ class RocksDbListState(RocksDbState):
     def _sized(
         self, places: Iterator[bytes], changed: dict[bytes, tuple[int, int] | None], read: _Read
     ) -> Iterator[tuple[bytes, Any]]:
-        """Some of the changed lists, until they are large enough for a piece."""
+        """Yield changed lists until they make up a piece."""
         size = 0
         for at in places:
             data = self._stream(at, read, changed[at] or (0, 0))
@@ -170,7 +170,7 @@ class RocksDbListState(RocksDbState):
                 return
 
     def _stream(self, at: bytes, read: _Read, start: tuple[int, int] = (0, 0)) -> bytes | None:
-        """The bytes of a list, from a byte of a chunk on; None where there is no list."""
+        """Return the bytes of a list from a byte of a chunk on; None if there is no list."""
         tail = read(at)
         if tail is None:
             return None
@@ -179,7 +179,7 @@ class RocksDbListState(RocksDbState):
         return b"".join((*chunks, tail[_NUMBER.size :]))[offset:]
 
     def _adding(self, at: bytes, tail: bytes | None, data: bytes) -> dict[bytes, bytes | None]:
-        """What to write so that these bytes are at the end of a list, whose tail is given."""
+        """Return the writes that add these bytes to the end of a list with this tail."""
         if tail is None:
             return self._replacing(at, data)
         chunks, grown = _chunks(tail), tail[_NUMBER.size :] + data
@@ -189,7 +189,7 @@ class RocksDbListState(RocksDbState):
         return {at + _NUMBER.pack(chunks): grown, at: _NUMBER.pack(chunks + 1)}
 
     def _replacing(self, at: bytes, data: bytes | None) -> dict[bytes, bytes | None]:
-        """What to write so that these bytes, or nothing, are a list."""
+        """Return the writes that make these bytes, or nothing, the whole list."""
         tail = self._data(at)
         if tail is None and data is None:
             return {}
@@ -207,7 +207,7 @@ class RocksDbListState(RocksDbState):
 
 
 def _chunks(tail: bytes | None) -> int:
-    """How many chunks stand before a tail."""
+    """Return how many chunks come before a tail."""
     return 0 if tail is None else int(_NUMBER.unpack_from(tail)[0])
 
 

@@ -1,4 +1,4 @@
-"""The options of the RocksDB backend, by their names, and what they are parsed into."""
+"""The RocksDB backend's options by name, and the settings they are parsed into."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,12 @@ from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTE
 
 @dataclass(frozen=True, slots=True)
 class RocksDbSettings:
-    """How a RocksDB backend is opened.
+    """Settings of a RocksDB backend.
 
     Attributes:
-        local_dir: the folder in which RocksDB's folders are made; None for the caller's.
-        write_buffer_bytes: of each of RocksDB's buffers in memory.
-        block_cache_bytes: of RocksDB's cache of what it read from files.
+        local_dir: the folder in which RocksDB's folders are created; None for the caller's.
+        write_buffer_bytes: size of each of RocksDB's buffers in memory.
+        block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
     """
 
     local_dir: Path | None = None

@@ -1,13 +1,13 @@
-"""Waiting for RocksDB to take writes again, for a bounded time.
+"""Bounded waiting until RocksDB accepts writes again.
 
-RocksDB refuses writes while its write buffers are full and not flushed yet. It would rather let the writer wait; but
-where the disk is full it then waits until there is room, however long that takes, and cannot be interrupted. So writes
-are made with `no_slowdown`, which turns a wait into an error, and the wait happens here. A wait goes on while RocksDB
-flushes or compacts without failing: that is a slow disk. It ends where nothing has run for a while, or where what ran
-has failed, or has no room.
+RocksDB cannot accept writes while its write buffers are full and not flushed yet. By default it makes the writer
+wait. If the disk is full, it waits until there is room, however long that takes, and cannot be interrupted. So
+writes are made with `no_slowdown`, which turns a wait into an error, and the waiting is done here. It goes on while
+RocksDB flushes or compacts without failing: that is a slow disk. It ends if nothing has run for a while, or if what
+ran has failed or has no room.
 
-RocksDB looks for room every five seconds after a disk was full, and refuses writes until it has found some. A write
-that is refused for lack of space although there is space is therefore tried again, too.
+After a disk was full, RocksDB checks for room every five seconds, and rejects writes until it finds some. So a write
+that was rejected for lack of space, although there is space, is repeated too.
 """
 
 import os
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 IDLE_SECONDS = 3.0
-"""How long a stalled RocksDB may do nothing before a write fails."""
+"""How long a stalled RocksDB may do nothing before a write fails, if there is no room."""
 
 RECOVERY_SECONDS = 8.0
-"""How long a write waits for RocksDB to find the room that there is."""
+"""How long a write waits for RocksDB to notice that there is room."""
 
 _PAUSE_SECONDS = 0.001
 _ERRORS = "rocksdb.background-errors"
@@ -29,13 +29,13 @@ _RUNNING = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 
 
 class Stalls:
-    """Tries writes again that RocksDB refused.
+    """Repeats writes that RocksDB rejected.
 
     Args:
         folder: where the files are.
-        needed_bytes: of free space, with which RocksDB is expected to go on.
-        counter: gives one of RocksDB's own counters.
-        clock: monotonic seconds.
+        needed_bytes: free space with which RocksDB is expected to go on.
+        counter: returns one of RocksDB's own counters, by name.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Stalls:
         self._pause = threading.Event()
 
     def outlast(self, error: Exception, write: Callable[[], Any]) -> Exception | None:
-        """Try a write that failed with this error again, as long as that may help; the error that it ends with."""
+        """Repeat a write that failed with this error, as long as that may help. Return the last error, or None."""
         began, failures = self._clock(), self._counter(_ERRORS)
         worked = began
         while self._may_help(error, began, worked):
@@ -78,16 +78,16 @@ class Stalls:
 
 
 def is_stall(error: Exception) -> bool:
-    """Whether RocksDB refused a write because its buffers are full."""
+    """Return whether RocksDB rejected a write because its buffers are full."""
     return "Write stall" in str(error)
 
 
 def is_out_of_space(error: Exception) -> bool:
-    """Whether an error of RocksDB's says that the disk is full: the one error that RocksDB itself gets over."""
+    """Return whether RocksDB reports a full disk: the one error from which it recovers by itself."""
     return "No space left" in str(error)
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error of RocksDB's says that the disk is full, or that no more may be written to it."""
+    """Return whether RocksDB reports that the disk is full, or that no more may be written to it."""
     text = str(error)
     return is_out_of_space(error) or "File too large" in text or "quota" in text.lower()

@@ -1,17 +1,17 @@
-"""The handles of states in RocksDB: each use is one read or write of the database, and little Python around it.
+"""The handles of states in RocksDB: each use is one read or write of the database, with little Python around it.
 
-Every handle keeps the db key of the current key until the key or its group changes, so that a get and an
-update after it encode the key once. An update does not read. What an open version changed is remembered
-as a set of db keys, which all that follows (delta, rollback, undo) is made of.
+Every handle keeps the current key's db key until the key or its group changes. So a get and the update after it encode
+the key once. An update does not read. The changes of an open version are a set of db keys, from which delta,
+rollback and revert are made.
 
-Invariant: a db key is in `changed` before the database is changed under it.
+Invariant: a db key is in `changed` before the database changes under it.
 
-Values are bytes in the database, so a copy of a mutable value is made by decoding it. It is kept, in
-`handed`, while the key stays: a second get gives the same object, and memory does not grow with the keys
-that a version reads.
+Values are bytes in the database, so decoding makes a copy of a mutable value. The copy is kept in `handed` while the
+key stays current. So a second get returns the same object, and memory does not grow with the number of keys that a
+version reads.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -27,22 +27,22 @@ from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PR
 from millpond.state.types.rows import Row, RowCodec
 
 _PIECE = 200
-"""Cells of a delta that are read at a time: they are objects, and the state may be larger than memory."""
+"""Cells of a delta that are read at a time. They are objects, and the state may be larger than memory."""
 
 
 class Change(NamedTuple):
-    """What a version changed of one state, to be read from the version's snapshot."""
+    """The changes of one state in a version, to be read from the version's snapshot."""
 
     state: "RocksDbState"
     changed: Any
 
     def cells(self, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
-        """In pieces."""
+        """Yield the changed cells in pieces."""
         return self.state.changes(self.changed, read)
 
 
 class RocksDbState:
-    """What the three kinds share. `number` is the state's in db keys."""
+    """What the handles of the three kinds share. `number` stands for the state in db keys."""
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         self.descriptor = descriptor
@@ -64,12 +64,12 @@ class RocksDbState:
         self._at = b""
 
     def use(self, handle: Any) -> None:
-        """Read and write through this: the database's own handle, or what stands for it."""
+        """Set what the handle reads and writes through: the database's own handle, or a replacement."""
         self._db = handle
         self._read = handle.get
 
     def key_prefix(self, key_group: int, key: Any, /) -> bytes:
-        """The db key of a key's cell, or the beginning of those of its map's entries."""
+        """Return the db key of a key's cell; for a map, the beginning of the db keys of its entries."""
         encoded = encode_key(key)
         return KEY_PREFIX.pack(self._number, key_group, len(encoded)) + encoded
 
@@ -84,7 +84,7 @@ class RocksDbState:
         return [None if data is None else loads(data) for data in self.data_of(places)]
 
     def data_of(self, places: list[bytes]) -> list[bytes | None]:
-        """The bytes of many cells, in one read."""
+        """Return the bytes of many cells, in one read."""
         try:
             data: list[bytes | None] = self._read(places)
         except Exception as error:
@@ -102,32 +102,32 @@ class RocksDbState:
         return Cells() if value is None else Cells([key_group], [key], None, [value])
 
     def end_version(self) -> "Change":
-        """Begin another version; what this one changed."""
+        """Begin another version. Return the changes of this one."""
         self.committed_changed, self.changed = self.changed, set()
         self.handed = {}
         return Change(self, self.committed_changed)
 
     def forget_changes(self) -> None:
-        """Begin the version again."""
+        """Begin the open version again, without its changes."""
         self.changed = set()
         self.handed = {}
 
     def rows_of(self, changed: Iterable[bytes], version: Any) -> Iterator[bytes]:  # noqa: ARG002 - a cell is one row
-        """The db keys of changed cells and of all that is kept beside them, now or in another version."""
+        """Yield the db keys of changed cells and of all rows kept beside them, now or in another version."""
         return iter(changed)
 
     def changes(self, changed: Any, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
-        """What a version changed, in the order of the database, a few hundred cells at a time."""
+        """Yield a version's changes, in the order of the database, a few hundred cells at a time."""
         remaining = iter(sorted(changed))
         while piece := list(islice(remaining, _PIECE)):
             yield self.cells_of((at, read(at)) for at in piece)
 
     def group_prefix(self, key_group: int) -> bytes:
-        """The beginning of every db key of a key group."""
+        """Return the beginning of every db key of a key group."""
         return GROUP_PREFIX.pack(self._number, key_group)
 
     def cells_of(self, entries: Iterable[tuple[bytes, bytes | None]]) -> Cells:
-        """Cells from db keys and what is there."""
+        """Decode db keys and their bytes as cells."""
         cells, loads = Cells(), self.loads
         for at, data in entries:
             _, key_group, length = KEY_PREFIX.unpack_from(at)
@@ -137,16 +137,16 @@ class RocksDbState:
         return cells
 
     def entries_of(self, cells: Cells) -> tuple[list[bytes], list[bytes | None]]:
-        """Db keys and what shall be there: the inverse of `cells_of`."""
+        """Encode cells as db keys and the bytes to write there: the inverse of `cells_of`."""
         dumps = self.dumps
         return self._places(cells), [None if value is ABSENT else dumps(value) for value in cells.values]
 
     def _places(self, cells: Cells) -> list[bytes]:
-        """The db key of each cell."""
+        """Return the db key of each cell."""
         return list(map(self.place, cells.key_groups, cells.keys))
 
     def keys(self) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key, each once."""
+        """Yield key group and key of every key, each once."""
         last = None
         for at, _ in self._database.scan(self.prefix):
             _, key_group, length = KEY_PREFIX.unpack_from(at)
@@ -156,15 +156,15 @@ class RocksDbState:
                 yield key_group, decode_key(cell[KEY_PREFIX.size :])
 
     def dumps(self, value: Any) -> bytes:
-        """A cell's value as bytes."""
+        """Encode a cell's value."""
         return self._dumps(value)
 
     def loads(self, data: bytes) -> Any:
-        """A cell's value."""
+        """Decode a cell's value."""
         return self._loads(data)
 
     def write(self, cells: Cells) -> None:
-        """Put or delete cells in the open version: all of them or, at a failure, none."""
+        """Put or delete cells in the open version, all of them or, if it fails, none."""
         self.put_all(self._places(cells), [None if value is ABSENT else value for value in cells.values])
 
     def exists(self) -> bool:
@@ -176,7 +176,7 @@ class RocksDbState:
             self._delete(at)
 
     def _turned(self) -> bytes:
-        """The db key of the current key."""
+        """Return the db key of the current key."""
         context = self._context
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
@@ -213,7 +213,7 @@ class RocksDbState:
             self._database.write_again(error, lambda: self._db.__delitem__(at))
 
     def _value(self, at: bytes, data: bytes) -> Any:
-        """What user code gets of a mutable value: the version's one copy."""
+        """Return a mutable value for user code: the one copy of it while the key stays current."""
         value = self.handed.get(at, ABSENT)
         if value is ABSENT:
             value = self.handed[at] = self.loads(data)
@@ -221,14 +221,14 @@ class RocksDbState:
 
 
 class RocksDbValueState(RocksDbState, PlainValue):
-    """One value per key. `look`, `get` and `update` are the hot path, written out for it."""
+    """One value per key. `read`, `get` and `update` are the hot path, written without calls to other methods."""
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         super().__init__(descriptor, number, context, database)
         self._sums = Sums(descriptor, self._check)
 
     def many(self) -> ManyInDatabase:
-        """What works on many keys at once."""
+        """Return batch access."""
         return ManyInDatabase(self, self._sums)
 
     def read(self, place: bytes) -> Any:
@@ -267,7 +267,7 @@ class RocksDbValueState(RocksDbState, PlainValue):
 
 
 class RocksDbMapState(RocksDbState):
-    """Each entry is a cell; the entries of a key lie side by side."""
+    """Maps: each entry is a cell, and the entries of a key lie side by side."""
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         super().__init__(descriptor, number, context, database)

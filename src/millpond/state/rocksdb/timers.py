@@ -1,23 +1,23 @@
 """The timers of keyed state in RocksDB: a map state whose entries also lie in the order of time.
 
-So what is due is a range of the database, and memory holds no timer. A timer is two rows:
+So the due timers are a range of the database, and memory holds no timer. A timer is two rows:
 
     cell     state (2 bytes) | key group (2) | length of the key (4) | key | time, as a map key -> number (8) | value
     order    state + 0x8000 (2 bytes) | time (8) | number (8)                                -> key group (2) | key
 
-Numbers are given one after the other, so the timers of one time lie in the order in which they were set. Time is
-written as its distance from the first moment, which makes its bytes ascend.
+Numbers ascend, so the timers of one time lie in the order in which they were set. Time is written as its distance from
+the first moment, so that its bytes ascend.
 
-Both rows are written in one batch, and a version's changes are remembered as those of the cells alone: a cell's row
-before and its row now say which rows of the order differ. The delta and a snapshot's cells are made of the cells.
+Both rows are written in one batch. A version's changes are recorded as those of the cells alone: a cell's row before
+and its row now tell which rows of the order differ. The delta and a snapshot's cells are made of the cells.
 
-What fired leaves deleted rows before the first timer, which a search for it would pass over each time until RocksDB
-has compacted them. So the state remembers a place before which there is no timer.
+Timers that fired leave deleted rows before the first timer. A search for it would step over them each time until
+RocksDB compacts them. So the state keeps a place before which there is no timer.
 
-Invariant: there is one row of the order for each cell with a time, and none else; none lies before `_first`.
+Invariant: each cell with a time has one row of the order, and there is no other. None lies before `_first`.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ from millpond.state.types.rows import Row
 from millpond.state.types.times import FIRST_MS, LAST_MS
 
 _ORDER_OF = 0x8000
-"""Added to the number of a state: there are far fewer states."""
+"""Added to a state's number to give that of its order. There are far fewer states."""
 
 _ORDER = struct.Struct(">HQQ")
 _NUMBER = struct.Struct(">Q")
@@ -40,7 +40,7 @@ _GROUP = struct.Struct(">H")
 
 
 class RocksDbTimerState(RocksDbMapState):
-    """The map state of timers. `rows_of` and the reads below are what it adds to one."""
+    """The map state of timers. It adds `rows_of` and the reads below to a map state."""
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         super().__init__(descriptor, number, context, database)
@@ -50,7 +50,7 @@ class RocksDbTimerState(RocksDbMapState):
         self._order_number = _ORDER_OF | number
         self._first = self._order
         self._next = 0
-        # The cell that `contains` did not find: a timer is looked for before it is set.
+        # The cell that `contains` did not find, kept because a timer is looked up before it is set.
         self._missing: bytes | None = None
 
     def use(self, handle: Any) -> None:
@@ -71,7 +71,7 @@ class RocksDbTimerState(RocksDbMapState):
         if before is not None or expiry_ms is None:
             self._write([at], [self._check(value)], [before])
             return
-        # The same, written out for what records do.
+        # The same as `_write`, without its generality: records set timers.
         number, self._missing = _NUMBER.pack(self._next), None
         place = _ORDER.pack(self._order_number, expiry_ms - FIRST_MS, self._next)
         stored = number + self._dumps(self._check(value))
@@ -110,14 +110,14 @@ class RocksDbTimerState(RocksDbMapState):
         self._missing = None
 
     def first(self) -> DueTimer | None:
-        """The earliest timer, or None."""
+        """Return the earliest timer, or None."""
         for at, data in self._database.between(self._first, after(self._order)):
             self._first = at
             return _timer(at, data)
         return None
 
     def up_to(self, limit_ms: int) -> Iterator[DueTimer]:
-        """The timers at or before the limit as they are now, read one by one."""
+        """Yield the timers at or before the limit as they are now, read one by one."""
         if limit_ms < FIRST_MS:
             return iter(())
         end = after(_ORDER.pack(self._order_number, min(limit_ms, LAST_MS) - FIRST_MS, 0)[: -_NUMBER.size])
@@ -131,9 +131,9 @@ class RocksDbTimerState(RocksDbMapState):
     def _rows(
         self, places: Sequence[bytes], values: Sequence[Any], before: Sequence[bytes | None]
     ) -> tuple[list[bytes], list[bytes | None]]:
-        """The rows that change with these cells, and what shall be there. A timer that is set again keeps its number.
+        """Return the rows that change with these cells, and their new bytes. A timer set again keeps its number.
 
-        A cell that is among them twice is what it is at last, as in any map state.
+        If a cell occurs twice, its last value counts, as in any map state.
         """
         self._missing = None
         cells = dict(zip(places, zip(values, before, strict=True), strict=True))
@@ -155,7 +155,7 @@ class RocksDbTimerState(RocksDbMapState):
         return list(rows), list(rows.values())
 
     def _place_in_order(self, at: bytes, data: bytes) -> tuple[bytes, ...]:
-        """Where the order has the timer of this cell. Checkpoints of 0.1 may hold one without a time: it is in none."""
+        """Return the order's row for this cell's timer: none if the timer has no time, as in checkpoints of 0.1."""
         (expiry_ms,) = self._map_key(at)
         if expiry_ms is None:
             return ()
@@ -163,7 +163,7 @@ class RocksDbTimerState(RocksDbMapState):
 
 
 class TimersInRocksDb:
-    """`TimersByTime` of a state that keeps the order of its timers itself: memory holds none."""
+    """`TimersByTime` for a state that keeps the order of its timers itself. Memory holds none."""
 
     __slots__ = ("_state",)
 
@@ -171,29 +171,29 @@ class TimersInRocksDb:
         self._state = state
 
     def __len__(self) -> int:
-        """How many entries lie in memory: none."""
+        """Return the number of entries in memory: 0."""
         return 0
 
     def add(self, timer: DueTimer) -> None:
-        """The state knows it already."""
+        """Do nothing: the state keeps its order itself."""
 
     def remove(self, timer: DueTimer) -> None:
-        """The state knows it already."""
+        """Do nothing: the state keeps its order itself."""
 
     def first(self) -> DueTimer | None:
-        """The earliest timer, or None."""
+        """Return the earliest timer, or None."""
         return self._state.first()
 
     def up_to(self, limit_ms: int) -> Iterator[DueTimer]:
-        """Every timer at or before the limit that is set when this is called, read one by one."""
+        """Yield every timer at or before the limit that is set at the time of the call, read one by one."""
         return self._state.up_to(limit_ms)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def _of_key(prefix: bytes) -> bytes:
-    """What the order says of a timer, from the beginning of its key's cells: key group and key."""
+    """Return the value of a timer's row in the order, key group and key, from the beginning of its key's cells."""
     return prefix[STATE_PREFIX.size : STATE_PREFIX.size + _GROUP.size] + prefix[KEY_PREFIX.size :]
 
 

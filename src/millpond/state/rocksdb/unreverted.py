@@ -1,11 +1,11 @@
-"""A database that is ahead of the version it should hold: a rollback's writes did not fit on the disk.
+"""A database that is ahead of the version it should hold, because a rollback's writes did not fit on the disk.
 
-A rollback writes old values back, which takes space, and the usual reason for a rollback is a disk that has none left.
-So what could not be written back is remembered: the keys, and the snapshot that has their values. Reads of those keys
-go to the snapshot, scans lay it over the database, and the first write that comes puts the old values back before it.
-Until that succeeds, every write fails, and every read is right.
+A rollback writes old values back, which takes space, and the usual reason for a rollback is a full disk. So the
+outstanding writes are remembered: their keys, and the snapshot that has their values. Reads of those keys go to the
+snapshot, scans merge the snapshot's values into the database's, and the next write first writes the old values back.
+Until that succeeds, every write fails and every read is correct.
 
-Invariant: read through this, the database holds the version of the snapshot, and nothing was written since.
+Invariant: read through this object, the database holds the snapshot's version, and nothing was written since.
 """
 
 import heapq
@@ -16,13 +16,13 @@ from millpond.state.rocksdb.database import Database
 
 
 class Unreverted:
-    """Stands for a database's handle until its keys are put back.
+    """Replaces a database's handle until its keys are written back.
 
     Args:
-        database: that is ahead.
+        database: the one that is ahead.
         version: the snapshot that has the values of the keys.
-        keys: under which the database may differ from it.
-        done: called once they are put back: the database's own handle is right again.
+        keys: those under which the database may differ from the snapshot.
+        done: called once they are written back, when the database's own handle is correct again.
     """
 
     def __init__(self, database: Database, version: Any, keys: set[bytes], done: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class Unreverted:
         self._done = done
 
     def get(self, at: bytes | list[bytes]) -> bytes | list[bytes | None] | None:
-        """What the version has under a key, or under each of many."""
+        """Return the version's value of a key, or of each of many."""
         if isinstance(at, list):
             return [self._get(each) for each in at]
         return self._get(at)
@@ -44,17 +44,17 @@ class Unreverted:
         return data
 
     def __setitem__(self, at: bytes, data: bytes) -> None:
-        """Put the keys back, then write."""
+        """Write the old values back, then write."""
         self.put_back()
         self._database.handle[at] = data
 
     def __delitem__(self, at: bytes) -> None:
-        """Put the keys back, then delete."""
+        """Write the old values back, then delete."""
         self.put_back()
         del self._database.handle[at]
 
     def laid_over(self, first: bytes, end: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """A scan of the version, from one of the database."""
+        """Return a scan of the version, made from a scan of the database."""
         read_from = self._database.read_from
         ours = ((at, read_from(self.version, at)) for at in sorted(self.keys) if first <= at < end)
         theirs = (pair for pair in live if pair[0] not in self.keys)
@@ -62,7 +62,7 @@ class Unreverted:
         return heapq.merge(theirs, there)
 
     def put_back(self) -> None:
-        """Write the old values, all or none. An UnavailableError says that there is still no room for them."""
+        """Write the old values, all or none. Raises UnavailableError if there is still no room for them."""
         places, read_from = list(self.keys), self._database.read_from
         self._database.write_past(places, [read_from(self.version, at) for at in places])
         self._done()

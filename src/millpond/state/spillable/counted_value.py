@@ -4,7 +4,7 @@ Batch access of the heap's handle does not call `enter`, which counts down to ma
 run, one key group after the other: key groups may move before a run, and never within one.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py and many.py say what the methods do
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,12 +1,12 @@
-"""A key group on its way to disk or back, in small steps between the records of the stream.
+"""Moves a key group to disk or back, in small steps between the records of the stream.
 
-A move copies first and switches last. While cells are copied the group stays where it is, and is used and
-changed there; what was changed since the copying began is told by the undo maps of the versions since. The switch
-replaces the group's tables in one step, with those cells as they are now.
+A move copies first and switches last. While cells are copied, the group stays where it is, and is used and changed
+there. The undo maps of the versions since then tell what changed after copying began. The switch replaces the group's
+tables in one step, with the present values of the changed cells.
 
-Invariant: a key group is on the heap or on disk, never both: until the switch the copy counts for nothing, and is
-thrown away if the move fails; after it the original does. A process that dies at any time loses what a process that
-dies loses, since neither heap nor spill file outlives it.
+Invariant: a key group is on the heap or on disk, never both. Until the switch the copy does not count, and is discarded
+if the move fails; after it the original does not count. A process that dies during a move loses no more than it does at
+any other time, since neither heap nor spill file outlives it.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ from millpond.state.types.descriptor import StateKind
 from millpond.state.types.rows import Row
 
 STEP_CELLS = 2_000
-"""Cells that one step copies: a few milliseconds."""
+"""Cells that one step copies, which takes a few milliseconds."""
 
 RUN_CELLS = 25_000
-"""Entries that are put in order before they are written. A group of no more fills its pages; of a larger one each run
-goes between the entries of those before it."""
+"""Entries that are sorted before they are written. The pages of a group of at most this many are filled in order. In a
+larger group, each run is inserted between the entries of the earlier runs."""
 
 _READ_AT_ONCE = 10_000
-"""Entries of a log that a step makes undo maps of: changes of one key each, or of as many as came at once."""
+"""Log entries that one step turns into undo maps: changes of one key each, or of as many keys as changed at once."""
 
 _SORTED_AT_ONCE = 8_000
-"""Keys that one step puts in order: some milliseconds."""
+"""Keys that one step sorts, which takes some milliseconds."""
 
 _STEP_BYTES = 1 << 20
-"""Of what one transaction writes, about."""
+"""Approximate bytes that one transaction writes."""
 
 
 class SpilledState(NamedTuple):
@@ -53,23 +53,23 @@ class SpilledState(NamedTuple):
 
     @property
     def is_map(self) -> bool:
-        """Whether its cells are entries."""
+        """Whether its cells are entries of a map."""
         return self.heap.descriptor.kind is StateKind.MAP
 
     def table(self, file: SpillFile, database: Any, key_group: int) -> Any:
-        """The table of a key group on disk."""
+        """Create the table of a key group on disk."""
         if isinstance(self.form, EntryBytes):
             return SpilledMapTable(self.form, file, database, key_group)
         return SpilledTable(self.form, self.last_read, file, database, key_group)
 
 
 class Migration(ABC):
-    """What both directions share: `step` until it says that the group is where it was to go.
+    """What both directions share. Call `step` until it returns that the group has moved.
 
     Attributes:
-        key_group: which one moves.
+        key_group: the group that moves.
         cells: how many cells were copied so far.
-        bytes: of their keys and values in the file.
+        bytes: size of their keys and values in the file.
     """
 
     def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
@@ -77,14 +77,14 @@ class Migration(ABC):
         self.cells = 0
         self.bytes = 0
         self._states = list(states)
-        # A generator that failed looks like one that came to its end.
+        # Tells a generator that ended from one that failed, which would look the same.
         self._copied = False
-        # From here on: what changes is in the undo maps of these versions and of those after them.
+        # Changes from here on are in the undo maps of these versions and of those after them.
         self._since = [state.heap.tables.open for state in self._states]
         self._steps = self._copying()
 
     def step(self) -> bool:
-        """Copy some cells; at last switch. A MillpondError says why it did not work: the group is where it was."""
+        """Copy some cells, and at last switch. Return whether the group has moved. A MillpondError means it has not."""
         if next(self._steps, None) is not None:
             return False
         if not self._copied:
@@ -95,19 +95,19 @@ class Migration(ABC):
         return True
 
     def abandon(self) -> None:
-        """Throw the copy away."""
+        """Discard the copy."""
         self._steps.close()
 
     @abstractmethod
     def _copying(self) -> Generator[bool, None, None]:
-        """The work of a step at a time; `_copied` at its end."""
+        """Copy, one step's work per yield. Set `_copied` at the end."""
 
     @abstractmethod
     def _switch(self) -> None:
-        """Put the copy, with what was changed meanwhile, where the original is."""
+        """Put the copy, with the changes since, in place of the original."""
 
     def _reads_logs(self) -> bool:
-        """Make undo maps of some of what was changed meanwhile in any key group, so that the switch finds few left."""
+        """Make undo maps of some changes since, so that the switch finds few left. Return whether there may be more."""
         for since in self._since:
             version: Version | None = since
             while version is not None:
@@ -117,12 +117,12 @@ class Migration(ABC):
         return False
 
     def _changed(self, position: int) -> dict[Any, set[Row]]:
-        """The keys of a state that were changed meanwhile, with the map keys of their entries."""
+        """Return the keys of a state that changed since, with the map keys of their entries."""
         version: Version | None = self._since[position]
         is_map = self._states[position].is_map
         changed: dict[Any, set[Row]] = {}
         while version is not None:
-            # A copy: of the open version, readers in other threads may make it grow.
+            # A copy, because readers in other threads may make the open version's map grow.
             for key, old in version.undo.get(self.key_group, {}).copy().items():
                 entries = changed.setdefault(key, set())
                 if is_map:
@@ -132,18 +132,18 @@ class Migration(ABC):
 
 
 class Spill(Migration):
-    """From the heap into a file."""
+    """A move from the heap into a file."""
 
     def __init__(self, states: Iterable[SpilledState], key_group: int, file: SpillFile) -> None:
         super().__init__(states, key_group)
         self.file = file
         self.database = file.database(key_group)
-        # What a move that failed could not take away again.
+        # Removes what a failed move could not remove.
         file.empty(self.database)
         self._tables = [state.table(file, self.database, key_group) for state in self._states]
 
     def abandon(self) -> None:
-        """Throw the copy away, as far as the file can be written."""
+        """Discard the copy, as far as the file can be written."""
         super().abandon()
         _emptied(self.file, self.database)
 
@@ -157,19 +157,19 @@ class Spill(Migration):
         self._copied = True
 
     def _copied_in_order(self, form: FlatBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
-        """Cells in the order of their places: so pages are filled one after the other, and written once."""
+        """Copy cells in the order of their places, so that pages are filled one after the other and written once."""
         remaining, runs = iter(list(table)), []
         while run := list(islice(remaining, _SORTED_AT_ONCE)):
             run.sort(key=form.place)
             runs.append(run)
             yield True
-        # Places are made twice, since to keep them would take as much memory as the state.
+        # Places are computed twice, because keeping them would take as much memory as the state.
         keys = heapq.merge(*runs, key=form.place)
         while piece := list(islice(keys, STEP_CELLS)):
             yield from self._write(copy, form.pairs(table, piece)[0], in_order=True)
 
     def _copied_by_runs(self, form: EntryBytes, table: Mapping[Any, Any], copy: Any) -> Iterator[bool]:
-        """Entries, of which one key may have any number: some thousand at a time are put in order."""
+        """Copy entries, of which one key may have any number. Some thousand at a time are sorted."""
         remaining, in_order = iter(list(table)), True
         while run := list(islice(remaining, RUN_CELLS)):
             pairs: list[Pair] = []
@@ -207,7 +207,7 @@ class Spill(Migration):
 
 
 class Load(Migration):
-    """From a file onto the heap."""
+    """A move from a file onto the heap."""
 
     def __init__(self, states: Iterable[SpilledState], key_group: int) -> None:
         super().__init__(states, key_group)
@@ -237,7 +237,7 @@ class Load(Migration):
         for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
             state.heap.tables.live[self.key_group] = found
             spilled.successor = found
-        # Only now: whoever reads the file from here on asks the successor too.
+        # Only now: from here on a reader of the file asks the successor too.
         _emptied(self._spilled[0].file, self._spilled[0].database)
 
 
@@ -257,7 +257,7 @@ def _overlay_entries(found: dict[Any, Any], key: Any, now: Any, map_keys: Iterab
 
 
 def _pieces(table: Mapping[Any, Any], keys: list[Any]) -> Iterator[dict[Any, Any]]:
-    """Tables of some of the entries, of about as many as one step copies."""
+    """Yield tables of some of the entries, about as many as one step copies."""
     piece: dict[Any, Any] = {}
     cells = 0
     for key in keys:
@@ -273,7 +273,7 @@ def _pieces(table: Mapping[Any, Any], keys: list[Any]) -> Iterator[dict[Any, Any
 
 
 def _by_size(pairs: list[Pair]) -> Iterator[tuple[list[Pair], int]]:
-    """Parts of about as many bytes as one transaction writes, with their bytes; a cell that is larger goes alone."""
+    """Yield parts of about the size that one transaction writes, with their bytes. A larger cell goes alone."""
     part: list[Pair] = []
     size = 0
     for pair in pairs:
@@ -287,6 +287,6 @@ def _by_size(pairs: list[Pair]) -> Iterator[tuple[list[Pair], int]]:
 
 
 def _emptied(file: SpillFile, database: Any) -> None:
-    """Delete a group's copy, if the disk lets us; the next spill of the group begins with that again."""
+    """Delete a group's copy, if the disk permits. Otherwise the group's next spill does it first."""
     with contextlib.suppress(MillpondError):
         file.empty(database)

@@ -1,11 +1,11 @@
-"""What a backend has on disk, and the moving of its key groups there and back, a step at a time.
+"""Keeps track of a backend's key groups on disk, and moves key groups there and back, one step at a time.
 
-Three kinds of work wait here: key groups to spill, key groups to load, and cells of spilled groups that have
-changed and are to be written. Each is done in steps of a few milliseconds, as long as whoever calls has time; so
-the stream never waits for a whole key group.
+Three kinds of work wait here: key groups to spill, key groups to load, and changed cells of spilled groups to write.
+Each is done in steps of a few milliseconds, as long as the caller has time. So the stream never waits for a whole key
+group.
 
-A disk that fails costs nothing but room: the group or the cells stay on the heap, it is said once, the path is passed
-over until the trigger interval is over, and then tried again.
+A disk that fails costs nothing but room. The group or the cells stay on the heap, with a warning. The path is skipped
+until the trigger interval has passed, and then tried again.
 """
 
 import time
@@ -21,7 +21,7 @@ from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 
 FLUSH_CELLS = 8_000
-"""Changed cells of one key group that are written in one step."""
+"""Changed cells of one key group that one step writes."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class SpilledGroup:
     """A key group on disk.
 
     Attributes:
-        file: where.
+        file: the file it is in.
         database: its cells in that file.
-        heap_bytes: what it took on the heap when it was spilled, about; 0 where it never was there.
+        heap_bytes: about what it took on the heap when it was spilled; 0 if it was never there.
         cells: how many cells it had then.
     """
 
@@ -41,17 +41,17 @@ class SpilledGroup:
     cells: int
 
     def heap_bytes_now(self, mean_cell_bytes: float) -> int:
-        """What it would take on the heap; by a mean of all states where it never was there."""
+        """Return what it would take on the heap; by the mean cell of all states if it was never there."""
         now = self.file.size(self.database).cells
         return int(now * (self.heap_bytes / self.cells if self.cells else mean_cell_bytes))
 
 
 class Budget:
-    """Bytes that may be written, so many a second; a second's worth may be saved up.
+    """A budget of bytes per second for writing. Up to one second's worth can be saved up.
 
     Args:
-        bytes_per_second: how many.
-        clock_ns: monotonic nanoseconds.
+        bytes_per_second: the budget.
+        clock_ns: returns monotonic nanoseconds.
     """
 
     def __init__(self, bytes_per_second: int, clock_ns: Callable[[], int]) -> None:
@@ -61,7 +61,7 @@ class Budget:
         self._counted_ns = clock_ns()
 
     def allows(self) -> bool:
-        """Whether there is any left."""
+        """Return whether there is any left."""
         now_ns = self._clock_ns()
         earned = (now_ns - self._counted_ns) / 1e9 * self._bytes_per_second
         self._left = min(self._bytes_per_second, self._left + earned)
@@ -69,20 +69,20 @@ class Budget:
         return self._left > 0
 
     def spend(self, written_bytes: int) -> None:
-        """Count what was written."""
+        """Subtract bytes that were written."""
         self._left -= written_bytes
 
 
 class Migrator:
-    """The key groups of one backend that are on disk, and the work that is to be done.
+    """The key groups of one backend that are on disk, and the outstanding work.
 
     Args:
-        states: all states, by name; the backend adds to it.
-        rebind: called with a key group that has moved: handles that are bound to it must be bound anew.
+        states: all states, by name. The backend adds to it.
+        rebind: called with a key group that has moved, so that handles bound to it are bound anew.
         files: where to spill.
-        budget: how fast.
-        heap_bytes: what a key group takes on the heap.
-        clock_ns: monotonic nanoseconds.
+        budget: limits how fast spilling writes.
+        heap_bytes: returns what a key group takes on the heap.
+        clock_ns: returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Migrator:
 
     @property
     def moving(self) -> bool:
-        """Whether there is anything left of what it was told."""
+        """Whether any planned move is left."""
         return self._move is not None or bool(self._to_spill) or bool(self._to_load)
 
     @property
@@ -124,15 +124,15 @@ class Migrator:
         return self.moving and not self.to_spill
 
     def plan(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Take key groups on the list of what is to be moved."""
+        """Add key groups to the lists of those to move."""
         self._to_spill.extend(to_spill)
         self._to_load.extend(to_load)
         self.reason = reason
 
     def step(self, *, urgent: bool) -> bool:
-        """Do one step of what is planned; False if there is nothing, or nothing that may be done now.
+        """Do one step of what is planned. Return False if there is nothing, or nothing that may be done now.
 
-        Below the hard mark spilling keeps to its bytes per second; `urgent`, it does not.
+        Below the hard mark (`urgent` is False), spilling keeps to its bytes per second.
         """
         if self.to_spill and not urgent and not self._budget.allows():
             return False
@@ -144,7 +144,7 @@ class Migrator:
         return True
 
     def spill_now(self, key_group: int) -> None:
-        """Spill a key group whole. An UnavailableError says why that cannot be: it is on the heap then."""
+        """Spill a whole key group. If an UnavailableError is raised, which says why, it is on the heap."""
         self.put_off()
         if key_group not in self.spilled:
             self._move = Spill(self._states.values(), key_group, self.files.next())
@@ -155,7 +155,7 @@ class Migrator:
                 raise UnavailableError(f"key group {key_group} could not be spilled; it is on the heap.")
 
     def load_now(self, key_group: int) -> None:
-        """Load a key group whole."""
+        """Load a whole key group."""
         self.put_off()
         if key_group in self.spilled:
             self._move = Load(self._states.values(), key_group)
@@ -163,24 +163,24 @@ class Migrator:
                 self._advance(self._move)
 
     def put_off(self) -> None:
-        """Stop in the middle of a move, and put the group back on the list."""
+        """Abandon the present move, and put it first on its list, to be done anew later."""
         move, self._move = self._move, None
         if move is not None:
             move.abandon()
             (self._to_spill if isinstance(move, Spill) else self._to_load).appendleft(move.key_group)
 
     def forget_plan(self) -> None:
-        """Nothing is to be moved any more."""
+        """Drop all planned moves."""
         self.put_off()
         self._to_spill.clear()
         self._to_load.clear()
 
     def changed_cells(self) -> int:
-        """Cells of spilled groups that are still to be written."""
+        """Return how many cells of spilled groups are still to be written."""
         return sum(self._table(state, key_group).changed_count() for key_group in self.spilled for state in self._all())
 
     def flush_step(self) -> bool:
-        """Write the changed cells of the table that has most of them; False where nothing can be written."""
+        """Write changed cells of the table that has most of them. Return False if nothing can be written."""
         most, largest, where = 0, None, None
         for key_group, spilled in self.spilled.items():
             for state in self._all():
@@ -202,7 +202,7 @@ class Migrator:
         return True
 
     def put_on_disk(self, key_group: int) -> SpilledGroup | None:
-        """Where a key group is on disk, made there if it is empty; None where it has cells on the heap."""
+        """Return a key group on disk, created there if it is empty; None if it has cells on the heap."""
         if key_group not in self.spilled:
             if any(state.heap.tables.live.get(key_group) for state in self._all()):
                 return None
@@ -214,13 +214,13 @@ class Migrator:
         return self.spilled[key_group]
 
     def disk_bytes(self) -> dict[int, int]:
-        """The bytes of the pages of every key group on disk."""
+        """Return the bytes of the pages of every key group on disk."""
         return {
             key_group: spilled.file.size(spilled.database).bytes for key_group, spilled in list(self.spilled.items())
         }
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self.forget_plan()
         self.spilled.clear()
         self.files.close()
@@ -233,7 +233,7 @@ class Migrator:
         return state.heap.tables.live[key_group]
 
     def _begun(self) -> Spill | Load | None:
-        """The next move on the list; None where there is none, or no disk to spill to."""
+        """Begin the next move on the lists; None if there is none, or no disk to spill to."""
         while self._to_spill:
             key_group = self._to_spill.popleft()
             if key_group in self.spilled:
@@ -251,7 +251,7 @@ class Migrator:
 
     def _advance(self, move: Spill | Load) -> None:
         started_ns, bytes_before = self._clock_ns(), move.bytes
-        # The switch ends it: until then this is what it frees.
+        # The switch ends the group's time on the heap, so its size, which the switch frees, is taken before.
         heap_bytes = self._heap_bytes(move.key_group) if isinstance(move, Spill) else 0
         try:
             done = move.step()
@@ -286,7 +286,7 @@ class Migrator:
         self._rebind(move.key_group)
 
     def failed(self, file: SpillFile | None, what: str) -> None:
-        """Say that something could not be written, and let its path alone for a while."""
+        """Warn that something could not be written, and have its path skipped for a while."""
         self.failures += 1
         if file is not None:
             self.files.failed(file)

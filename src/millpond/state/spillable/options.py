@@ -1,7 +1,7 @@
-"""The options of the heap that spills, by the names of FLIP-50's preview release, and what they are parsed into.
+"""The options of the heap that spills, by the names of FLIP-50's preview release, and the settings they become.
 
-Invariant: `load_start_ratio < load_end_ratio < high_watermark_ratio`. What is loaded at the one end would be spilled
-again at the other otherwise, and so on for ever.
+Invariant: `load_start_ratio < load_end_ratio < high_watermark_ratio`. Otherwise state that was just loaded would be
+spilled again, without end.
 """
 
 import re
@@ -18,22 +18,22 @@ _COUNTS = ("chunk_bytes", "check_interval_ms", "gc_time_threshold_ms", "trigger_
 
 @dataclass(frozen=True, slots=True)
 class SpillableSettings:
-    """How a heap that spills behaves.
+    """Settings of a heap that spills.
 
     Attributes:
-        memory_limit_bytes: what this process may use; where it is one of several hosts of an executor, what all of them
-            may. None: what the container or the process is limited to, else the machine's memory.
-        hosts: how many processes share that memory, filled in by who starts them; 0 for one a processor of the machine.
+        memory_limit_bytes: memory that this process may use; if it is one of several hosts of an executor, what all of
+            them may use together. None: the limit of the container or the process, else the machine's memory.
+        hosts: how many processes share that memory, set by whoever starts them; 0 for one per processor of the machine.
         paths: folders for spill files, used in rotation; none for the temporary folder.
-        chunk_bytes: the step by which a spill file may grow; the disk is looked at before each.
-        check_interval_ms: how often memory and pauses are looked at by the clock.
+        chunk_bytes: the step by which a spill file may grow. Free space on the disk is checked before each.
+        check_interval_ms: how often memory and pauses are checked by the clock.
         gc_time_threshold_ms: the mean pause of garbage collection over a check interval above which state is spilled.
         high_watermark_ratio: the share of the memory limit above which state is spilled.
         spill_size_ratio: the share of the state on the heap that one pass spills.
-        load_start_ratio: state is loaded when what is on the heap is less than this share of the memory limit,
+        load_start_ratio: state is loaded when the heap holds less than this share of the memory limit,
         load_end_ratio: up to this share.
-        trigger_interval_ms: the least time between two passes; above the hard mark it does not apply.
-        cancel_checkpoint: whether checkpoints that are being written in the background are given up when a turn begins
+        trigger_interval_ms: the least time between two passes. Above the hard mark it does not apply.
+        cancel_checkpoint: whether checkpoints that are being written in the background are given up when a pass begins
             to spill. If not, the pass waits for them, unless memory is above the hard mark.
         spill_bytes_per_second: how fast key groups are written to disk below the hard mark. Changed cells that are
             written count, and do not wait.
@@ -74,7 +74,7 @@ class SpillableSettings:
 
     @property
     def hard_mark_ratio(self) -> float:
-        """The share of the memory limit above which nothing waits: halfway from the high watermark to the limit."""
+        """The share of the memory limit above which spilling is not delayed: halfway from high watermark to limit."""
         return (1 + self.high_watermark_ratio) / 2
 
 

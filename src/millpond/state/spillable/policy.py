@@ -1,8 +1,8 @@
-"""Which key groups to spill and which to load: pure functions of how large and how busy each is.
+"""Chooses the key groups to spill and to load: pure functions of each group's size and request rate.
 
-Size and request rate are brought to 0…1 by the largest of each. A group's *weight* for spilling is the
-weighted mean of its size and of how idle it is; for loading, of how small and how busy it is. So the
-same two numbers order both lists, in opposite directions.
+Size and request rate are scaled to 0…1 by the largest of each. A group's *weight* for spilling is the weighted mean of
+its size and of how idle it is. For loading it is the mean of how small and how busy it is. So the same two numbers
+order both lists, in opposite directions.
 
 Source: FLIP-50, SpillLoadManager.
 """
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 RATE_WEIGHT = 0.7
-"""Of the request rate in the mean; the rest is the size's. A busy group on disk costs at every request, a large one on
-the heap only room."""
+"""Weight of the request rate in the mean; the size has the rest. A busy group on disk costs time at every request. A
+large group on the heap costs only room."""
 
 
 class GroupLoad(NamedTuple):
     """One key group, as the policy sees it.
 
     Attributes:
-        key_group: which.
-        owner: whose; handed back.
+        key_group: its number.
+        owner: its owner, which the policy only passes through.
         heap_bytes: what it takes on the heap, or would take there.
         rate: its requests, decayed.
     """
@@ -32,7 +32,7 @@ class GroupLoad(NamedTuple):
 
 
 def chosen_to_spill(groups: Iterable[GroupLoad], wanted_bytes: int) -> list[GroupLoad]:
-    """The large and cold ones of the groups on the heap, as many as it takes to free the wanted bytes.
+    """Return large and cold groups among those on the heap, as many as it takes to free the wanted bytes.
 
     >>> busy, idle = GroupLoad(1, None, 100, 9.0), GroupLoad(2, None, 100, 1.0)
     >>> [group.key_group for group in chosen_to_spill([busy, idle], 50)]
@@ -48,7 +48,7 @@ def chosen_to_spill(groups: Iterable[GroupLoad], wanted_bytes: int) -> list[Grou
 
 
 def chosen_to_load(groups: Iterable[GroupLoad], room_bytes: int) -> list[GroupLoad]:
-    """The small and hot ones of the groups on disk, as many as there is room for."""
+    """Return small and hot groups among those on disk, as many as there is room for."""
     chosen, left = [], room_bytes
     for group in _ordered(list(groups), _load_weight):
         if group.heap_bytes <= left:
@@ -66,7 +66,7 @@ def _load_weight(size: float, rate: float) -> float:
 
 
 def _ordered(groups: list[GroupLoad], weight: Callable[[float, float], float]) -> list[GroupLoad]:
-    """By weight, the heaviest first; equals as they came."""
+    """Return groups by weight, the heaviest first. Equal groups keep their order."""
     largest = max((group.heap_bytes for group in groups), default=0) or 1
     busiest = max((group.rate for group in groups), default=0) or 1
     return sorted(groups, key=lambda group: -weight(group.heap_bytes / largest, group.rate / busiest))

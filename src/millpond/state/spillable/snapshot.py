@@ -1,7 +1,7 @@
-"""A committed version of a heap that spills: the heap's snapshot, which may be given up, and copied as bytes.
+"""A committed version of a heap that spills: the heap's snapshot, with bytes to copy, which may be given up.
 
-What is on disk is read as on the heap: the table as it is now, under the old values of what was changed since
-(`millpond.state.heap.tables`). So a snapshot keeps nothing of a spill file, whose pages are used again at once; and a
+State on disk is read as on the heap: the table as it is now, with the old values of later changes put over it
+(`millpond.state.heap.tables`). So a snapshot keeps no part of a spill file, whose pages can be reused at once. And a
 key group may move either way while it is read.
 """
 
@@ -21,7 +21,7 @@ _first, _second = itemgetter(0), itemgetter(1)
 
 
 class Held(NamedTuple):
-    """One state, and the version of it that a snapshot is of."""
+    """One state, and the version of it that a snapshot holds."""
 
     state: SpilledState
     version: Version
@@ -37,40 +37,40 @@ class SpillableSnapshot:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody may still read it."""
+        """Whether it may still be read."""
         return bool(self._held)
 
     def states(self) -> Collection[str]:
-        """The names of the states."""
+        """Return the names of the states."""
         self._check()
         return self._snapshot.states()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """What the version changed."""
+        """Yield what the version changed."""
         self._check()
         for piece in self._snapshot.changes():
             yield piece
             self._check()
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as of this version."""
+        """Return every cell of a state in one key group as of this version."""
         self._check()
         return self._snapshot.cells(name, key_group)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, for `cell_bytes` to read, in the order of places; None where the group is not on disk."""
+        """Return the same as bytes, for `cell_bytes` to read, in the order of places; None if they are not on disk."""
         self._check()
         held = self._held.get(name)
         return None if held is None else raw_cells(held, key_group)
 
     def give_up(self) -> None:
-        """Let go of it while somebody may be reading it: what is read later is refused, and says why."""
+        """Release it while it may be in use. Later reads raise an UnavailableError that says why."""
         if self.in_use:
             self._gave_up = True
             self.release()
 
     def release(self) -> None:
-        """Let go of what only this snapshot needed. Idempotent."""
+        """Free what only this snapshot needed. Idempotent."""
         self._held = {}
         self._snapshot.release()
 
@@ -83,16 +83,16 @@ class SpillableSnapshot:
 
 
 def raw_cells(held: Held, key_group: int) -> Pairs | None:
-    """Every cell of a state in a key group, as of a version, as bytes; None where the group is not on disk."""
+    """Return every cell of a state in a key group, as of a version, as bytes; None if the group is not on disk."""
     table = held.state.heap.tables.live.get(key_group)
     if not isinstance(table, SpilledTable | SpilledMapTable):
         return None
     is_map = held.state.is_map
-    # In this order: see the invariant of `spilled_tables`.
+    # The order matters: see the invariant of `spilled_tables`.
     overlay: dict[Any, Any] = table.unwritten()
     pairs = Pairs([], [])
     for piece in table.scanned_pieces(table.form.prefix):
-        # Taken apart while the processor still has them at hand.
+        # Divided into columns while the pairs are still in the processor's cache.
         pairs.places.extend(map(_first, piece))
         pairs.stored.extend(map(_second, piece))
     if table.successor is not None:

@@ -1,4 +1,4 @@
-"""The spill files of a backend: one on each path, used in rotation, passed over for a while where one failed."""
+"""The spill files of a backend: one per path, used in rotation. A path that failed is skipped for a while."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,13 +8,13 @@ from millpond.state.spillable.spill_file import SpillFile
 
 
 class SpillFiles:
-    """Opens a file on a path when that is first needed.
+    """Opens the file of a path when it is first needed.
 
     Args:
         folders: the paths.
-        open_file: makes the file in a folder.
-        clock_ms: monotonic milliseconds.
-        retry_ms: for how long a path that failed is passed over.
+        open_file: creates the file in a folder.
+        clock_ms: returns monotonic milliseconds.
+        retry_ms: how long a path that failed is skipped.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class SpillFiles:
         self._turn = 0
 
     def able(self) -> bool:
-        """Whether any path has not failed lately."""
+        """Return whether there is a path that has not failed lately."""
         return any(map(self._may_be_used, self._folders))
 
     def next(self) -> SpillFile:
-        """The file for the next key group.
+        """Return the file for the next key group.
 
         Raises:
-            UnavailableError: no path can be used now; it says why.
+            UnavailableError: no path can be used now. The message says why.
         """
         problems = []
         for _ in self._folders:
@@ -59,20 +59,20 @@ class SpillFiles:
         raise UnavailableError(f"nothing can be spilled: {' '.join(problems)}")
 
     def failed(self, file: SpillFile) -> None:
-        """Pass a path over for a while."""
+        """Skip the file's path for a while."""
         self._failed_ms[file.folder] = self._clock_ms()
 
     def may_write(self, file: SpillFile) -> bool:
-        """Whether a file's path has not failed lately."""
+        """Return whether a file's path has not failed lately."""
         return self._may_be_used(file.folder)
 
     def forget_pages(self) -> None:
-        """Let go of what is mapped into memory. From any thread."""
+        """Drop the mapped pages from memory. Callable from any thread."""
         for file in list(self._files.values()):
             file.forget_pages()
 
     def close(self) -> None:
-        """Give all space back. Idempotent."""
+        """Free all space. Idempotent."""
         for file in self._files.values():
             file.close()
 

@@ -1,21 +1,21 @@
-"""The tables of a key group that is on disk: they act as the dictionaries of one on the heap.
+"""The tables of a key group that is on disk. They act like the dictionaries of one on the heap.
 
-A state's handles and its undo maps (`millpond.state.heap.states`, `heap_tables`) work on the table of a key
-group, and do not ask where it is. So every kind of state, timers included, is read and written while spilled,
-is committed, undone and seen by snapshots as on the heap, and a key group on the heap pays nothing for it.
+A state's handles and its undo maps (`millpond.state.heap.states`, `millpond.state.heap.tables`) use the table of a key
+group without knowing where it is. So every kind of state, timers included, is read and written while spilled, and
+committed, undone and seen by snapshots, as on the heap. A key group on the heap pays nothing for this.
 
-What is changed is kept in `changed`, objects or ABSENT, until it is written in a batch: one write of a page
-then serves many cells. A read looks there first. Values and lists are there by their places, which a read has made
+Changed cells are kept in `changed`, as objects or ABSENT, until they are written in a batch: then one write of a page
+serves many cells. A read looks there first. Values and lists are kept there by their places, which a read has computed
 already and the write needs.
 
-Invariant: a cell is what `changed` says, else what the file says. It leaves `changed` only once the file has it; and
-a table whose group was loaded names its `successor` before the file loses it. So whoever reads in another thread,
-and copies `changed` before it scans the file, misses nothing that was there when it began; what has changed since it
-finds in the undo maps.
+Invariant: a cell is what `changed` says, else what the file says. It leaves `changed` only once the file has it. A
+table whose group was loaded has its `successor` set before the file loses the cells. So a reader in another thread that
+copies `changed` before it scans the file misses nothing that was there when it began. It finds later changes in the
+undo maps.
 
 Keys are in their given form here (`millpond.state.types.key_types`), as on the heap.
 
-Tables and views are `MutableMapping`s; what the handles use is written out for speed.
+Tables and views are `MutableMapping`s. The methods that handles use are overridden for speed.
 """
 
 import sys
@@ -33,17 +33,17 @@ from millpond.state.types.key_types import as_row, as_rows
 
 _UNREAD: Any = object()
 _WEIGHED = 64
-"""Of the cells that are written at once, so many are weighed, or some less."""
+"""Largest number of cells that are measured, of those written at once."""
 
 
 class _Spilled:
-    """Where a key group of one state is: its file, the database in that, and the state's prefix.
+    """Where a key group of one state is: its file, the database in that file, and the state's prefix.
 
-    It has slots because it is one of many: what a record needs of it lies together.
+    It has slots because there are many of it, so that what a record needs lies together.
 
     Attributes:
-        cells_written: of this state that the file has.
-        bytes_written: of keys and values, all that ever went into the file, about: some are weighed.
+        cells_written: number of this state's cells in the file.
+        bytes_written: about the bytes of all keys and values that ever went into the file: only some are measured.
     """
 
     __slots__ = ("_puts", "bytes_written", "cells_written", "changed", "database", "file", "key_group", "successor")
@@ -60,9 +60,9 @@ class _Spilled:
         self._puts = 0
 
     def store(self, kept: Pairs | list[Pair], gone: Sequence[bytes] = (), *, append: bool = False) -> None:
-        """Write cells of this state, see `SpillFile.write`: no more at once than may be touched.
+        """Write cells of this state, see `SpillFile.write`, no more at once than one write may touch.
 
-        Where that fails, the first of them may be in the file.
+        If that fails, the first of them may be in the file.
         """
         at_once = len(kept) if append else self.file.most_touches
         for first in range(0, len(kept), at_once or 1):
@@ -75,15 +75,15 @@ class _Spilled:
             self._puts += len(kept)
 
     def bytes_now(self) -> float:
-        """Of keys and values in the file, about: its cells by the mean of all that were written."""
+        """Return about the bytes of keys and values in the file: its cells times the mean of all that were written."""
         return self.cells_written * self.bytes_written / self._puts if self._puts else 0.0
 
     def scanned(self, prefix: bytes) -> Iterator[Pair]:
-        """Everything in the file under a prefix, in the order of places."""
+        """Yield everything in the file under a prefix, in the order of places."""
         return chain.from_iterable(self.scanned_pieces(prefix))
 
     def scanned_pieces(self, prefix: bytes) -> Iterator[list[Pair]]:
-        """The same, some thousand cells at a time."""
+        """Yield the same, some thousand cells at a time."""
         last = b""
         while found := self.file.scan(self.database, prefix, last):
             yield found
@@ -91,13 +91,14 @@ class _Spilled:
 
 
 class LastRead:
-    """The last cell of a state that was read from a file: a write of the same key comes next, and asks for it again.
+    """The last cell of a state that was read from a file: a write of the same key often follows and needs its place.
 
-    One for all tables of the state: a single table is used too seldom for it to stay in the processor's cache.
+    There is one for all tables of the state. Each table is used so seldom that its own would have left the processor's
+    cache by then.
 
     Attributes:
-        cell: its key, place and value, and what stands for its table since that was last flushed: what another thread
-            read before a flush is not taken after.
+        cell: its key, place and value, and a token of its table that each flush replaces. So a value that another
+            thread read before a flush is not used after it.
     """
 
     __slots__ = ("cell",)
@@ -107,14 +108,14 @@ class LastRead:
 
 
 class SpilledTable(_Spilled, MutableMapping[Any, Any]):
-    """A table with one cell per key: of a value state, or of a list state.
+    """A table with one cell per key, of a value or list state.
 
     Args:
-        form: of the state's cells.
+        form: encodes the state's cells.
         last_read: of the state.
-        file: where the key group is,
-        database: in that.
-        key_group: which.
+        file: the file of the key group.
+        database: its database in that file.
+        key_group: the key group.
     """
 
     __slots__ = ("_last_read", "_loads", "_place", "_read", "_since", "form")
@@ -130,7 +131,7 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         self._since = object()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """What a key's cell holds."""
+        """Return a key's cell, or the default."""
         last, since = self._last_read.cell, self._since
         was_read = last[0] is key
         at = last[1] if was_read else self._place(key)
@@ -172,13 +173,13 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         self[key] = ABSENT
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """What a key's cell holds, to be changed in place."""
+        """Return a key's cell, to be changed in place."""
         value = self.get(key, ABSENT)
         value = self[key] = default if value is ABSENT else value
         return value
 
     def unwritten(self) -> dict[Any, Any]:
-        """A copy of what is to be written, by key: from any thread. Lists are copies too, since they grow in place."""
+        """Return a copy of the cells to be written, by key, from any thread. Lists are copied: they grow in place."""
         return {
             places.key_of(at): value.copy() if type(value) is list else value
             for at, value in self.changed.copy().items()
@@ -195,7 +196,7 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         return len(self.copy())
 
     def copy(self) -> dict[Any, Any]:
-        """Every cell, as a dictionary: from any thread."""
+        """Return every cell as a dictionary, from any thread."""
         changed = self.unwritten()
         found: dict[Any, Any] = {}
         self.form.add(found, self.scanned(self.form.prefix))
@@ -206,13 +207,13 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         return {key: value for key, value in found.items() if value is not ABSENT} if changed else found
 
     def cells(self) -> Cells:
-        """Every cell. Lists are copies, since one that was changed may still grow in place."""
+        """Return every cell. Lists are copied, since one that was changed may still grow in place."""
         found = self.copy()
         values = [value.copy() if type(value) is list else value for value in found.values()]
         return Cells([self.key_group] * len(found), as_rows(found), None, values)
 
     def flush(self, most: int = sys.maxsize) -> int:
-        """Write some of what has changed; how many cells that were."""
+        """Write up to `most` changed cells. Return how many were written."""
         whole = most >= len(self.changed)
         cells = self.changed if whole else dict(islice(self.changed.items(), most))
         kept, gone = self.form.placed(*places.in_order(list(cells), list(cells.values())))
@@ -226,12 +227,12 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
         return len(cells)
 
     def changed_count(self) -> int:
-        """How many cells are still to be written."""
+        """Return how many cells are still to be written."""
         return len(self.changed)
 
 
 class SpilledEntries(MutableMapping[Any, Any]):
-    """The entries of one key, read and written alone."""
+    """The entries of one key. Each is read and written alone."""
 
     __slots__ = ("_key", "_prefix", "_table")
 
@@ -241,7 +242,7 @@ class SpilledEntries(MutableMapping[Any, Any]):
         self._prefix = prefix
 
     def get(self, map_key: Any, default: Any = None) -> Any:
-        """The value of an entry."""
+        """Return the value of an entry, or the default."""
         table = self._table
         value = table.changed.get(self._key, places.NOTHING).get(map_key, _UNREAD)
         if value is not _UNREAD:
@@ -283,15 +284,15 @@ class SpilledEntries(MutableMapping[Any, Any]):
         )
 
     def items(self) -> Any:
-        """The entries, as they are now."""
+        """Return the entries as they are now."""
         return self.copy().items()
 
     def values(self) -> Any:
-        """The values, as they are now."""
+        """Return the values as they are now."""
         return self.copy().values()
 
     def copy(self) -> dict[Any, Any]:
-        """The entries, as a dictionary: from any thread."""
+        """Return the entries as a dictionary, from any thread."""
         table = self._table
         changed = table.changed.get(self._key, places.NOTHING)
         changed = dict(changed)
@@ -304,7 +305,7 @@ class SpilledEntries(MutableMapping[Any, Any]):
 
 
 class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
-    """The table of a map state: by key, a view of its entries. A key without entries has an empty view."""
+    """The table of a map state: for each key, a view of its entries. A key without entries has an empty view."""
 
     __slots__ = ("_last", "form")
 
@@ -315,7 +316,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         self._last: tuple[Any, bytes] = (_UNREAD, b"")
 
     def get(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
-        """The entries of a key."""
+        """Return the entries of a key."""
         last = self._last
         if last[0] is not key:
             last = self._last = (key, self.form.entries(key))
@@ -324,14 +325,14 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
     __getitem__ = get
 
     def setdefault(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
-        """The entries of a key."""
+        """Return the entries of a key."""
         return self.get(key)
 
     def __contains__(self, key: object) -> bool:
         return bool(self.get(key))
 
     def __setitem__(self, key: Any, entries: Mapping[Any, Any]) -> None:
-        # Also of what is deleted already: the file may still have it.
+        # Deleted entries too, because the file may still have them.
         known = {*self.get(key).copy(), *self.changed.get(key, ())}
         self.changed[key] = dict.fromkeys(known, ABSENT) | dict(entries)
 
@@ -339,7 +340,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         self[key] = {}
 
     def unwritten(self) -> dict[Any, dict[Any, Any]]:
-        """A copy of what is to be written, by key: from any thread."""
+        """Return a copy of the entries to be written, by key, from any thread."""
         return {key: entries.copy() for key, entries in self.changed.copy().items()}
 
     def change(self, cells: Mapping[Any, dict[Any, Any]]) -> None:
@@ -347,7 +348,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         self.changed.update(cells)
 
     def pop(self, key: Any, default: Any = None) -> Any:
-        """Delete a key's entries; what they were."""
+        """Delete a key's entries. Return them as they were."""
         found = self.get(key).copy()
         del self[key]
         return found or default
@@ -359,7 +360,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         return len(self.copy())
 
     def copy(self) -> dict[Any, dict[Any, Any]]:
-        """Every key's entries, as dictionaries: from any thread."""
+        """Return every key's entries as dictionaries, from any thread."""
         changed = self.unwritten()
         found: dict[Any, dict[Any, Any]] = {}
         self.form.add(found, self.scanned(self.form.prefix))
@@ -371,7 +372,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         return {key: entries for key, entries in found.items() if entries} if changed else found
 
     def cells(self) -> Cells:
-        """Every entry."""
+        """Return every entry."""
         found = Cells(map_keys=[])
         for key, entries in self.copy().items():
             found.keys.extend([as_row(key)] * len(entries))
@@ -381,7 +382,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         return found
 
     def flush(self, most: int = sys.maxsize) -> int:
-        """Write some of what has changed, whole keys; how many cells that were."""
+        """Write changed entries of whole keys, until at least `most` are written. Return how many were written."""
         keys: list[Any] = []
         cells = 0
         for key, entries in self.changed.items():
@@ -400,5 +401,5 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         return cells
 
     def changed_count(self) -> int:
-        """How many cells are still to be written."""
+        """Return how many entries are still to be written."""
         return sum(map(len, self.changed.values()))

@@ -1,18 +1,18 @@
 """The timers of a heap that spills, in the order of time: those due next in memory, the others on disk.
 
-The cells of timers lie with their key groups, on the heap or on disk. This is their order over all key groups, of
-which memory holds a bounded part: once there are more timers in it than that, the later half is sorted and written to
-disk as a run (`timer_runs`). What is first is the first of memory and runs.
+The cells of timers are with their key groups, on the heap or on disk. This queue is their order over all key groups,
+and memory holds a bounded part of it, the *head*. Once the head has more timers than that, its later half is sorted and
+written to disk as a run (`timer_runs`). The first timer is the first one of head and runs.
 
-A run cannot give up an entry in its middle. So a timer that is deleted while it is in a run is noted, with a number
-that is later than the entry's: an entry whose timer has a later note is passed over. Notes are spilled in the same
-way, and merged with the entries as time goes on. A timer that fires is the first of the runs, and needs no note.
-Once more entries are noted than not, all runs are written anew without them.
+A run cannot give up an entry in its middle. So the deletion of a timer that is in a run is noted, with a number later
+than the entry's. An entry whose timer has a later note is skipped. Notes are spilled in the same way, and merged with
+the entries as time advances. A timer that fires is the first of the runs, and needs no note. Once more than half of the
+entries have notes, and more than memory holds, all runs are rewritten without them.
 
-Where no disk takes a run, timers stay in memory, and the next run is tried when there are twice as many.
+If no disk accepts a run, timers stay in memory, and the next run is tried when there are twice as many.
 
-Invariants: a timer that is set is in `_head`, or it has one entry in a run with a number above that of its last note,
-and not both. Once they are more than memory holds, at most half of the entries on disk are of deleted timers.
+Invariants: a timer that is set is either in `_head`, or has one entry in a run with a number above that of its last
+note. Once the entries of deleted timers are more than memory holds, they are at most half of the entries on disk.
 """
 
 import heapq
@@ -33,7 +33,7 @@ _NONE: Mapping[_Timer, int] = MappingProxyType({})
 
 
 class Deletions:
-    """Which timers were deleted while they were in a run: up to which number each. Asked in the order of time."""
+    """Timers that were deleted while they were in a run, each with its note's number. Asked in the order of time."""
 
     __slots__ = ("_at_ms", "_found", "notes", "runs")
 
@@ -42,18 +42,18 @@ class Deletions:
     ) -> None:
         self.runs = runs
         self.notes = dict(notes)
-        # Of the time that was asked for last, and perhaps of later ones.
+        # Notes of the time that was asked for last, and perhaps of later times.
         self._found = dict(found)
         self._at_ms = at_ms
 
     def has(self, entry: Entry) -> bool:
-        """Whether the timer of an entry was deleted after it was set."""
+        """Return whether the timer of an entry was deleted after it was set."""
         at_ms, number, key_group, key = entry
         if at_ms != self._at_ms:
             self._turn(at_ms)
         while (note := self.runs.peek()) is not None and note[0] <= at_ms:
             self.runs.pop()
-            # What lies before was a note of an entry that is passed.
+            # Earlier notes are of entries that were passed already.
             if note[0] == at_ms:
                 timer = note[0], note[2], note[3]
                 self._found[timer] = max(note[1], self._found.get(timer, note[1]))
@@ -66,10 +66,10 @@ class Deletions:
         self._at_ms = at_ms
 
     def spill(self, first_ms: int) -> None:
-        """Write the notes in memory to disk, but those of entries that are passed, which lay before the first one.
+        """Write the notes in memory to disk. Notes before `first_ms`, whose entries were passed, are dropped.
 
         Raises:
-            OSError: no disk takes them. Nothing has changed.
+            OSError: no disk accepts them. Nothing has changed.
         """
         left = [(timer[0], number, *timer[1:]) for timer, number in self.notes.items() if timer[0] >= first_ms]
         if left:
@@ -77,20 +77,20 @@ class Deletions:
         self.notes = {}
 
     def copy(self) -> "Deletions":
-        """What is noted now, to be asked apart."""
+        """Return a copy of the present notes, which is asked independently."""
         return Deletions(self.runs.copy(), self.notes, self._found, self._at_ms)
 
     def in_memory(self) -> int:
-        """How many entries lie in memory."""
+        """Return the number of entries in memory."""
         return len(self.notes) + len(self._found) + self.runs.in_memory()
 
 
 class SpillingTimerQueue:
-    """`TimersByTime` of which memory holds a part.
+    """`TimersByTime` that keeps a part of the timers in memory.
 
     Args:
-        folders: for what is spilled, the first one that takes it.
-        in_memory: how many timers lie in memory at most, beside blocks of what is read.
+        folders: for what is spilled; the first one that accepts it is used.
+        in_memory: how many timers memory holds at most, beside the blocks that are being read.
         timers: those that are set.
 
     >>> import tempfile
@@ -119,17 +119,17 @@ class SpillingTimerQueue:
             self.add(timer)
 
     def __len__(self) -> int:
-        """How many entries lie in memory."""
+        """Return the number of entries in memory."""
         return len(self._order) + self._runs.in_memory() + self._deletions.in_memory()
 
     def add(self, timer: DueTimer) -> None:
-        """A timer was set that was not."""
+        """Add a timer that was not set."""
         self._put(timer, self._next_number())
         if len(self._head) > self._spill_at:
             self._spill()
 
     def remove(self, timer: DueTimer) -> None:
-        """A timer was deleted that was set."""
+        """Remove a timer that was set."""
         if self._head.pop(timer, None) is not None:
             if len(self._order) > 2 * len(self._head):
                 self._order = [entry for entry in self._order if self._head.get(entry[2]) == entry[1]]
@@ -148,7 +148,7 @@ class SpillingTimerQueue:
             self._spill_notes()
 
     def first(self) -> DueTimer | None:
-        """The earliest timer, or None."""
+        """Return the earliest timer, or None."""
         order, front = self._order, self._first_in_runs()
         while order and self._head.get(order[0][2]) != order[0][1]:
             heapq.heappop(order)
@@ -157,7 +157,7 @@ class SpillingTimerQueue:
         return None if front is None else _timer(front)
 
     def up_to(self, limit_ms: int) -> Iterable[DueTimer]:
-        """Every timer at or before the limit that is set when this is called, read one by one."""
+        """Return every timer at or before the limit that is set at the time of the call, read one by one."""
         head = []
         while self._order and self._order[0][0] <= limit_ms:
             entry = heapq.heappop(self._order)
@@ -173,7 +173,7 @@ class SpillingTimerQueue:
         return (timer for _, _, timer in both)
 
     def close(self) -> None:
-        """Give the space back, once nobody goes through what was due."""
+        """Free the space, once no iteration over due timers reads it."""
         self._runs, self._deletions = Runs(self._folders), Deletions(Runs(self._folders))
         self._head, self._order = {}, []
         self.in_runs = self._deleted = 0
@@ -187,7 +187,7 @@ class SpillingTimerQueue:
         heapq.heappush(self._order, (timer.expiry_ms, number, timer))
 
     def _first_in_runs(self) -> Entry | None:
-        """The first entry on disk whose timer is set."""
+        """Return the first entry on disk whose timer is set."""
         while (entry := self._runs.peek()) is not None and self._deleted and self._deletions.has(entry):
             self._pass()
             self._deleted -= 1
@@ -210,7 +210,7 @@ class SpillingTimerQueue:
             return
         self._spill_at = self._in_memory
         self.in_runs += len(later)
-        # What is in order is a heap.
+        # A sorted list is a heap.
         self._order = entries[:kept]
         self._head = {timer: number for _, number, timer in self._order}
 
@@ -225,7 +225,7 @@ class SpillingTimerQueue:
             self._note_at = self._in_memory
 
     def _write_anew(self) -> None:
-        """Write all runs as one, without what was deleted."""
+        """Rewrite all runs as one, without the deleted timers."""
         runs = Runs(self._folders)
         try:
             written = runs.write(lambda: _living(self._runs.copy(), self._deletions.copy()))
@@ -247,7 +247,7 @@ class SpillingTimerQueue:
 
 
 def _living(runs: Runs, deletions: Deletions, limit_ms: int | None = None) -> Iterator[Entry]:
-    """The entries of timers that are set, up to a limit."""
+    """Yield the entries of timers that are set, up to a limit."""
     for entry in runs:
         if limit_ms is not None and entry[0] > limit_ms:
             return

@@ -1,14 +1,14 @@
 """Timers on disk, as *runs*: files that are written once in the order of time, and merged as they are read.
 
-A timer is needed once more, when its time comes, and all are needed in one order. So they take no tree: what memory has
-too much of is sorted and written as a run, and the earliest timer is the earliest of all runs' next ones. Where there
-are many runs of one size they are merged into one. So each timer is written again a few times at most, however many
-there are, and few files are open.
+A timer is needed once more, when its time comes, and all timers are needed in one order. So they need no tree. What is
+too much for memory is sorted and written as a run, and the earliest timer is the earliest among the next ones of all
+runs. When there are many runs of one level, they are merged into one. So each timer is rewritten only a few times,
+however many there are, and few files are open.
 
-A run has no name, so its space goes with the process, or with the last cursor that reads it. It is read a block at a
-time, and memory holds one block of each run.
+A run has no name, so its space is freed with the process, or with the last cursor that reads it. It is read one block
+at a time, and memory holds one block of each run.
 
-Invariant: a run never changes. So a copy of the cursors is a picture of the moment, whatever is read and written since.
+Invariant: a run never changes. So a copy of the cursors is a snapshot, whatever is read and written afterwards.
 
 Source: Knuth, The Art of Computer Programming, volume 3, 5.4 (external sorting).
 """
@@ -31,30 +31,30 @@ import xxhash
 from millpond.errors import CorruptionError, UnavailableError
 
 Entry = tuple[int, int, int, bytes]
-"""Of a timer: time in ms, number, key group, key. No two have the same number."""
+"""A timer: time in ms, number, key group, key. No two have the same number."""
 
 BLOCK_ENTRIES = 512
-"""Entries of a run that are read, and lie in memory, at once."""
+"""Entries of a run that are read, and held in memory, at once."""
 
 MERGED_RUNS = 16
-"""So many runs of one size are merged into one."""
+"""Number of runs of one level that are merged into one."""
 
 _HEADER = struct.Struct(">IQ")
-"""Of a block: how many bytes follow, and their xxh64."""
+"""The header of a block: how many bytes follow, and their xxh64."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
 class Run:
-    """A file of entries in their order, in the first of some folders that takes it.
+    """A file of entries in their order, in the first of some folders that accepts it.
 
     Args:
-        folders: where it may be; they are made if need be.
-        entries: begins to give them, once for each folder that is tried.
+        folders: where it may be. They are created if necessary.
+        entries: returns an iterator over the entries. Called once for each folder that is tried.
 
     Raises:
-        OSError: no folder takes it.
+        OSError: no folder accepts it.
     """
 
     __slots__ = ("__weakref__", "_file", "entries", "folder", "size")
@@ -83,16 +83,16 @@ class Run:
         weakref.finalize(self, os.close, self._file)
 
     def block(self, offset: int) -> tuple[list[Entry], int]:
-        """The entries of a block, and where the next one begins.
+        """Return the entries of a block, and the position of the next block.
 
         Raises:
             UnavailableError: the file cannot be read.
-            CorruptionError: it is not as it was written.
+            CorruptionError: the block is not as it was written.
         """
         start = offset + _HEADER.size
         try:
             length, checksum = _HEADER.unpack(os.pread(self._file, _HEADER.size, offset))
-            # A length that cannot be is not read: memory would be taken for it.
+            # An impossible length is not read, because memory would be allocated for it.
             data = b"" if length > self.size - start else os.pread(self._file, length, start)
             entries = _checked(data, checksum)
         except OSError as error:
@@ -109,14 +109,14 @@ class Run:
 
 
 def _checked(data: bytes, checksum: int) -> list[Entry]:
-    """The entries of a block; a ValueError if they are not those that were written."""
+    """Return the entries of a block. Raises ValueError if they are not those that were written."""
     if xxhash.xxh64_intdigest(data) != checksum:
         raise ValueError("the checksum of a block is another one")
     return _decode(data)
 
 
 class Cursor:
-    """A place in a run. `level` says how often its entries were merged."""
+    """A position in a run. `level` says how often its entries were merged."""
 
     __slots__ = ("_block", "_offset", "_position", "_run", "level")
 
@@ -130,7 +130,7 @@ class Cursor:
         self._offset = offset
 
     def next(self) -> Entry | None:
-        """The entry at this place, and go on to the next one; None at the end."""
+        """Return the entry at this position and advance; None at the end."""
         if self._position == len(self._block):
             if self._offset == self._run.size:
                 return None
@@ -140,16 +140,16 @@ class Cursor:
         return self._block[self._position - 1]
 
     def copy(self) -> Self:
-        """Another cursor at this place."""
+        """Return another cursor at this position."""
         return type(self)(self._run, self.level, self._block, self._position, self._offset)
 
     def __len__(self) -> int:
-        """How many entries lie in memory."""
+        """Return the number of entries in memory."""
         return len(self._block)
 
 
 class Runs:
-    """Entries on disk in their order, whatever run they are in.
+    """All entries on disk in their order, over all runs.
 
     Args:
         folders: where runs may be.
@@ -159,22 +159,22 @@ class Runs:
 
     def __init__(self, folders: Sequence[Path], fronts: Sequence[tuple[Entry, Cursor]] = ()) -> None:
         self._folders = folders
-        # A heap of the next entry of each run: numbers differ, so cursors are never compared.
+        # A heap of the next entry of each run. Numbers differ, so cursors are never compared.
         self._fronts = list(fronts)
 
     def __bool__(self) -> bool:
         return bool(self._fronts)
 
     def in_memory(self) -> int:
-        """How many entries lie in memory."""
+        """Return the number of entries in memory."""
         return sum(len(cursor) for _, cursor in self._fronts)
 
     def peek(self) -> Entry | None:
-        """The first entry, or None."""
+        """Return the first entry, or None."""
         return self._fronts[0][0] if self._fronts else None
 
     def pop(self) -> None:
-        """Go on to the next entry."""
+        """Advance to the next entry."""
         _, cursor = self._fronts[0]
         entry = cursor.next()
         if entry is None:
@@ -183,13 +183,13 @@ class Runs:
             heapq.heapreplace(self._fronts, (entry, cursor))
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Write some more, which are in order.
+        """Write more entries, which are in order, as a run. Then merge runs if there are many of one level.
 
         Raises:
-            OSError: no disk takes them. Nothing has changed.
+            OSError: no disk accepts them. Nothing has changed.
         """
         self.write(lambda: iter(entries))
-        with suppress(OSError):  # what could not be merged is read as it is
+        with suppress(OSError):  # runs that could not be merged are read as they are
             level = 0
             while len(merged := [front for front in self._fronts if front[1].level == level]) >= MERGED_RUNS:
                 run = Run(self._folders, partial(_merged, merged))
@@ -199,21 +199,21 @@ class Runs:
                 self._put(Cursor(run, level))
 
     def write(self, entries: Callable[[], Iterator[Entry]]) -> int:
-        """Write some more as one run, which are in order and may be more than memory holds; how many they are.
+        """Write more entries as one run. They are in order, and may not fit into memory. Return their number.
 
         Raises:
-            OSError: no disk takes them. Nothing has changed.
+            OSError: no disk accepts them. Nothing has changed.
         """
         run = Run(self._folders, entries)
         self._put(Cursor(run))
         return run.entries
 
     def copy(self) -> "Runs":
-        """The same entries, to be gone through apart."""
+        """Return the same entries, for an independent iteration."""
         return Runs(self._folders, [(entry, cursor.copy()) for entry, cursor in self._fronts])
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through them all."""
+        """Yield all entries, and remove them."""
         while (entry := self.peek()) is not None:
             self.pop()
             yield entry
@@ -225,5 +225,5 @@ class Runs:
 
 
 def _merged(fronts: Sequence[tuple[Entry, Cursor]]) -> Iterator[Entry]:
-    """The entries of some runs, in order; their cursors stay."""
+    """Return the entries of some runs, in order. Their cursors do not move."""
     return heapq.merge(*(chain((entry,), iter(cursor.copy().next, None)) for entry, cursor in fronts))

@@ -1,1 +1,1 @@
-"""Runs a keyed operator without Spark: for tests, benchmarks and trying things out."""
+"""Runs a keyed operator without Spark, for tests, benchmarks and experiments."""

@@ -1,13 +1,11 @@
 """The checkpoints of all shards of an operator, as one.
 
-Each shard has its own storage and its own `Checkpointer`; here they are begun, written and restored
-together. A checkpoint counts when every shard has stored it: what is restored is a version that all
-of them have.
+Each shard has its own storage and its own `Checkpointer`. Here they are begun, written and restored together. A
+checkpoint counts when every shard has stored it: a restore takes a version that all of them have.
 
-Invariant: the shards count alike, so one version number is one moment of the operator; and no shard's
-newest stored version is more than one checkpoint ahead of another's, because the one that is furthest
-behind writes first and a failure stops those after it. So storages that keep two versions always have
-one in common.
+Invariant: the shards number versions alike, so one version number is one moment of the operator. No shard's newest
+stored version is more than one checkpoint ahead of another's, because the shard that is furthest behind writes first,
+and a failure stops those after it. So storages that keep two versions always have one in common.
 """
 
 import secrets
@@ -40,12 +38,12 @@ StorageOfShard = Callable[[int], CheckpointStorage]
 
 @dataclass(frozen=True)
 class Restoration:
-    """What a restore brought back.
+    """The result of a restore.
 
     Attributes:
-        version: the checkpoint that the operator stands at.
-        watermark_ms: that it was begun under, or -1.
-        processing_ms: the time it was begun at; the operator's own where the checkpoint is too old to tell.
+        version: the checkpoint from which the operator goes on.
+        watermark_ms: the watermark under which it was begun, or -1.
+        processing_ms: the time at which it was begun; the operator's own if the checkpoint is too old to have one.
         passed_over: what is wrong with each newer checkpoint that was damaged; empty unless falling back was allowed.
     """
 
@@ -56,7 +54,7 @@ class Restoration:
 
 
 class BegunCheckpoint:
-    """A checkpoint between its blocking part and its last byte. It must go to `write` or to `abort`.
+    """A checkpoint after its blocking part and before it is stored. Pass it to `write` or to `abort`.
 
     `write` may run in any thread while records flow. Checkpoints are written in the order begun.
     """
@@ -67,16 +65,16 @@ class BegunCheckpoint:
         self.version = parts[0][1].version
 
     def write(self) -> list[CheckpointStats]:
-        """Store it; what it cost, by shard. If that fails it does not count, and its changes go with the next one."""
+        """Store it. Return its cost by shard. If that fails, it does not count, and the next one has its changes."""
         return self._owner.write(self)
 
     def abort(self) -> None:
-        """Give it up. Its changes go with the next one."""
+        """Abort it. Its changes go with the next one."""
         self._owner.abort(self)
 
 
 class OperatorCheckpoints:
-    """Makes checkpoints of shards that stand at their checkpointers' manifests."""
+    """Makes checkpoints of shards that are at their checkpointers' manifests."""
 
     def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
         self._checkpointers = checkpointers
@@ -89,7 +87,7 @@ class OperatorCheckpoints:
         max_parallelism: int,
         key_schema: pa.Schema,
     ) -> "OperatorCheckpoints":
-        """The checkpoints of an operator that was never stored. An OptionError where something else was."""
+        """Create the checkpoints of an operator that was never stored. Raises OptionError if a storage is not empty."""
         storages = [storage_of(number) for number in range(len(shards))]
         for storage in storages:
             versions = storage.versions()
@@ -111,25 +109,25 @@ class OperatorCheckpoints:
 
     @property
     def storages(self) -> list[CheckpointStorage]:
-        """Of every shard."""
+        """The storages of all shards."""
         return [checkpointer.storage for checkpointer in self._checkpointers]
 
     def begin(self, watermark_ms: int, *, full: bool) -> BegunCheckpoint:
-        """The blocking part, of all shards."""
+        """Do the blocking part for all shards."""
         parts: list[tuple[Checkpointer, PendingCheckpoint]] = []
         try:
             for checkpointer in self._checkpointers:
                 pending = checkpointer.begin(watermark_ms, full=full)
                 parts.append((checkpointer, pending))
         except BaseException:
-            # Some shards have ended a version that the others have not: only a restore makes them one again.
+            # Some shards have ended a version that the others have not: only a restore makes them agree again.
             for checkpointer, pending in parts:
                 checkpointer.abort(pending)
             raise
         return BegunCheckpoint(self, parts)
 
     def remove_expired(self, begun: BegunCheckpoint) -> None:
-        """Rid live state of what earlier checkpoints found expired. If that fails, the one just begun is given up."""
+        """Remove from live state what earlier checkpoints found expired. If that fails, abort the one just begun."""
         try:
             for checkpointer in self._checkpointers:
                 checkpointer.remove_expired()
@@ -138,7 +136,7 @@ class OperatorCheckpoints:
             raise
 
     def write(self, begun: BegunCheckpoint) -> list[CheckpointStats]:
-        """Store the oldest begun checkpoint, shard by shard."""
+        """Store the oldest begun checkpoint, one shard at a time."""
         with self._lock:
             for checkpointer, pending in begun.parts:
                 checkpointer.check_oldest(pending)
@@ -154,20 +152,20 @@ class OperatorCheckpoints:
             return stats
 
     def abort(self, begun: BegunCheckpoint) -> None:
-        """Give a checkpoint up."""
+        """Abort a checkpoint."""
         with self._lock:
             for checkpointer, pending in begun.parts:
                 checkpointer.abort(pending)
 
     def abort_all(self) -> None:
-        """Give up whatever was begun; one that is being written is waited for."""
+        """Abort every begun checkpoint, after waiting for one that is being written."""
         with self._lock:
             for checkpointer in self._checkpointers:
                 checkpointer.abort_all()
 
 
 def wanted_versions(storages: Sequence[CheckpointStorage], version: int | None) -> list[int]:
-    """The versions that every storage has, from the one asked for (None: the newest) to the oldest.
+    """Return the versions that every storage has, from the one asked for (None: the newest) to the oldest.
 
     Raises:
         OptionError: there is none, or not the one asked for.
@@ -190,11 +188,11 @@ def restored(
     fall_back: bool,
     now_ms: int,
 ) -> tuple[Sequence[OperatorShard], OperatorCheckpoints, Restoration]:
-    """Open shards that hold a version which every storage has, the newest unless another is asked for.
+    """Open shards that hold a version which every storage has, by default the newest.
 
-    `open_shards` is called anew for every version that is tried. A CorruptionError names shard, version and
-    segment; with `fall_back` the next older version is tried, and the result says what was passed over. `now_ms` is
-    the processing time where the checkpoint tells none; at that time lives begin where a ttl was added.
+    `open_shards` is called anew for every version that is tried. A CorruptionError names shard, version and segment.
+    With `fall_back` the next older version is tried instead, and the result says what was skipped. `now_ms` is the
+    processing time if the checkpoint has none. At that time lives begin if a TTL was added.
     """
     wanted = wanted_versions(storages, version)
     last_version = max(storage.versions()[-1] for storage in storages)
@@ -232,14 +230,14 @@ def restored(
 
 
 def resumed_ms(stored_ms: int, now_ms: int) -> int:
-    """The processing time to go on from: the stored one, or the present one where none was stored."""
+    """Return the processing time to go on from: the stored one, or the present one if none was stored."""
     return now_ms if stored_ms < 0 else stored_ms
 
 
 def saved(
     shards: Sequence[OperatorShard], max_parallelism: int, key_schema: pa.Schema, times: Times
 ) -> Iterator[ShardState]:
-    """What the shards hold now, for a savepoint, one after the other: each is as large as its state."""
+    """Yield the shards' present state for a savepoint, one by one: each is as large as its state."""
     for number, shard in enumerate(shards):
         manifest = new_manifest(secrets.token_hex(8), number, len(shards), max_parallelism, key_schema)
         manifest = msgspec.structs.replace(manifest, watermark_ms=times.watermark_ms, processing_ms=times.processing_ms)
@@ -254,7 +252,7 @@ def restored_from_savepoint(
     *,
     now_ms: int,
 ) -> Sequence[OperatorShard]:
-    """Open that many shards, with the savepoint's maximum parallelism, and load it into them.
+    """Open that many shards, with the savepoint's maximum parallelism, and load the savepoint into them.
 
     `now_ms` is as in `restored`.
     """

@@ -1,21 +1,21 @@
-"""A harness: drives one keyed operator record by record, for tests and benchmarks. No Spark.
+"""A harness: runs one keyed operator record by record, for tests and benchmarks. No Spark.
 
-It stands where a stream would: it gives records to the operator, key by key, moves both times, fires
-timers, drops what is late, and makes state durable. All of it is done when the caller says so and
-nothing behind its back, so a test says exactly what happens and when.
+It takes the place of a stream. It gives records to the operator, key by key, advances both times, fires timers, drops
+late records, and makes state durable. It does each of these only when the caller says so. So a test determines exactly
+what happens and when.
 
-Times and lateness are those of a stream of micro-batches, where an advance of the watermark ends a
-batch: what comes after it is late if its time is at or before that watermark; timers up to it fire
-during the advance, in the order of time. A timer that a handler sets in the past fires in the next
-advance, and one is deleted after its handler ran.
+Times and lateness are those of a stream of micro-batches, where an advance of the watermark ends a batch. A later
+record is late if its time is at or before that watermark. Timers up to the watermark fire during the advance, in the
+order of time. A timer that a handler sets in the past fires in the next advance, and a timer is deleted after its
+handler ran.
 
-Delivery: each record once, in the order given. Freshness: a call returns when its output is there.
-Recovery: from checkpoints, by `restore`; records since the last one are the caller's to give again.
+Delivery: each record once, in the order given. Freshness: a call returns when its output is there. Recovery: from
+checkpoints, by `restore`; the caller gives the records since the last one again.
 
-Invariant: an operator that raises leaves the harness unusable, since the state may hold half of what it
-did. Then nothing is processed and nothing committed until `rollback` or `restore`; as on Spark, a
-batch fails whole, and who runs it decides what comes next. A record that has no usable key or time is
-refused before the operator sees it, so it costs that record and not the harness.
+Invariant: an operator that raises leaves the harness unusable, since the state may hold half of what the call did. Then
+nothing is processed and nothing committed until `rollback` or `restore`. As on Spark, a batch fails whole, and its
+caller decides what comes next. A record without a usable key or time is rejected before the operator sees it, so the
+harness can go on without that record.
 """
 
 import heapq
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _Condition(Enum):
-    """What can be done with the state; its value is what who cannot use it is told."""
+    """What can be done with the state. The value is the message for a call that is not possible."""
 
     USABLE = ""
     FAILED = (
@@ -55,7 +55,7 @@ class _Condition(Enum):
 
 
 class _Committed(NamedTuple):
-    """Where a rollback goes back to, beside the state."""
+    """What a rollback goes back to, beside the state."""
 
     watermark_ms: int
     processing_ms: int
@@ -67,20 +67,20 @@ class Harness:
     """One keyed operator, its state and its time.
 
     Args:
-        operator: makes the operator; called once a shard, and again at every restore.
-        key: the key of a record.
-        key_type: of what `key` gives: a Python type, a tuple of them, or an Arrow schema.
-        time: the event time of a record, in ms; without it a record has one only if `process` is told.
+        operator: makes the operator. Called once per shard, and again at every restore.
+        key: returns the key of a record.
+        key_type: the type of that key: a Python type, a tuple of types, or an Arrow schema.
+        time: returns the event time of a record, in ms. Without it a record has one only if `process` is given it.
         shards: how many shards the operator runs as.
-        max_parallelism: how many key groups there are, fixed for ever; at least 128 unless given.
+        max_parallelism: how many key groups there are. It never changes; at least 128 unless given.
         options: where state is held and checkpoints go, as option strings: `{"state.backend.type": "rocksdb"}`.
-        backend: makes the backend of a range of key groups, instead of what the options say.
-        storage: where checkpoints go: a path or URI, or what opens the storage of a shard; the options' unless
-            given, and without either a temporary folder that goes when the harness is closed.
-        recorder: hears of the hits of the cache that the options ask for.
+        backend: makes the backend of a range of key groups, in place of the options' backend.
+        storage: where checkpoints go: a path or URI, or a function that opens the storage of a shard. By default the
+            options' storage, else a temporary folder that is removed when the harness is closed.
+        recorder: counts the hits of the cache that the options ask for.
 
     Raises:
-        OptionError: an argument is wrong, such as an operator that was made already, or one that lacks a method.
+        OptionError: an argument is wrong, such as an operator instance in place of its class, or one without a method.
 
     >>> class Count:
     ...     def open(self, states):
@@ -126,7 +126,7 @@ class Harness:
         )
         self._output: list[Any] = []
         self.late_records = 0
-        """How many records were dropped because the watermark had passed them; what is undone counts no more."""
+        """How many records were dropped because the watermark had passed them. Undone records do not count."""
         self._committed = self._now()
         self._condition = _Condition.USABLE
 
@@ -144,7 +144,7 @@ class Harness:
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark; -1 before the first."""
+        """The watermark; -1 before the first one."""
         return self._times.watermark_ms
 
     @property
@@ -158,7 +158,7 @@ class Harness:
         return self._times.processing_ms
 
     def process(self, record: Any, at_ms: int | None = None) -> None:
-        """Give the operator one record, unless it is late. `at_ms` is its event time where `time` does not tell.
+        """Give the operator one record, unless it is late. `at_ms` is its event time, if `time` does not give it.
 
         Raises:
             DataError: the record has no usable key or time. The harness goes on without it.
@@ -172,11 +172,11 @@ class Harness:
             self._run((record,), timed=True)
 
     def process_many(self, records: Iterable[Any]) -> None:
-        """Give the operator records, one after the other, but those that are late.
+        """Give the operator records one by one, except those that are late.
 
         Raises:
-            DataError: a record has no usable key or time. Those before it were processed; give those after it again,
-                or give an iterator, which then stands at the next one.
+            DataError: a record has no usable key or time. Those before it were processed. Give those after it again, or
+                use an iterator, which is then at the next record.
         """
         self._run(records)
 
@@ -184,7 +184,7 @@ class Harness:
         self._check_usable()
         if self._time is not None and not timed:
             records = self._in_time(records, self._time)
-        # The hot path: everything is at hand, a known key costs one look-up, a key group is entered when it changes.
+        # The hot path: only local variables; a known key costs one look-up; a key group is entered when it changes.
         key_of, places, collect = self._key, self._shards.places, self._output.extend
         remembered, find = places.remembered, places.find
         self._condition = _Condition.FAILED
@@ -214,7 +214,7 @@ class Harness:
             raise DataError(f"{error} The record is {reprlib.repr(record)}.") from error
 
     def _refused(self, record: Any, function: str, error: Exception) -> DataError:
-        """What a record is refused with whose key or time cannot be told."""
+        """Return the error for a record whose key or time cannot be determined."""
         self._spare_record()
         return DataError(
             f"record {reprlib.repr(record)}: {function} of the harness raised {type(error).__name__}: {error}. The "
@@ -222,7 +222,7 @@ class Harness:
         )
 
     def _spare_record(self) -> None:
-        """The operator has not seen the record in hand, so the state is whole."""
+        """Keep the harness usable: the operator has not seen this record, so the state is whole."""
         self._condition = _Condition.USABLE
         self._times.at_ms = None
 
@@ -240,13 +240,13 @@ class Harness:
                 self.late_records += 1
 
     def advance_watermark(self, watermark_ms: int) -> None:
-        """Say that no record of this event time or before is to come, and fire the timers that waited for it."""
+        """Declare that no record of this event time or before is to come, and fire the timers due by then."""
         watermark_ms = self._moved("watermark", self._times.watermark_ms, watermark_ms)
         self._times.watermark_ms = watermark_ms
         self._fire(TimeDomain.EVENT, watermark_ms)
 
     def advance_processing_time(self, processing_ms: int) -> None:
-        """Move the processing time, by which values with a TTL expire, and fire the timers that waited for it."""
+        """Advance the processing time, by which values with a TTL expire, and fire the timers due by then."""
         processing_ms = self._moved("processing time", self._times.processing_ms, processing_ms)
         self._times.processing_ms = processing_ms
         self._shards.set_now()
@@ -256,35 +256,35 @@ class Harness:
         self._check_usable()
         self._condition = _Condition.FAILED
         self._times.at_ms = None
-        # Each shard says what is due now, and gives it one by one: all of it may be more than memory holds.
+        # Each shard determines what is due now, and gives it one by one: together it may not fit into memory.
         due = [zip(shard.due(domain, limit_ms), repeat(shard)) for shard in self._shards.shards]
         for timer, shard in heapq.merge(*due, key=lambda timer_and_shard: timer_and_shard[0].expiry_ms):
             self._output.extend(shard.fire(domain, timer))
         self._condition = _Condition.USABLE
 
     def take_output(self) -> list[Any]:
-        """What the operator has given since this was last called."""
+        """Return the operator's output since the last call."""
         output = self._output.copy()
         self._output.clear()
         self._committed = self._committed._replace(output=0)
         return output
 
     def state(self, name: str) -> Mapping[Any, Any]:
-        """The state of every key as it is now, for a look at it: by key, and by map key within a map.
+        """Return the state of every key as it is now, for inspection: by key, and by map key in a map.
 
-        Keys and values are as the operator knows them; what has expired is left out.
+        Keys and values are as the operator knows them, without expired values.
 
         Raises:
-            OptionError: there is no such state, or the state was lost, or the harness is closed.
+            OptionError: there is no such state, the state was lost, or the harness is closed.
         """
         self._check_held()
         return self._shards.state(name)
 
     def temperatures(self) -> pa.Table:
-        """Where each key group's states are, how large, and how busy: a map of what a heap that spills does.
+        """Return where each key group's states are, how large and how busy: a map for a heap that spills.
 
-        A row per key group and state: `key_group`, `state`, `place` ("heap" or "disk"), `path` (of its spill file),
-        `bytes` and `rate` (requests, each of which counts half after a minute).
+        There is one row per key group and state: `key_group`, `state`, `place` ("heap" or "disk"), `path` (of its spill
+        file), `bytes` and `rate` (requests, each of which counts half after a minute).
 
         Raises:
             OptionError: the backend is not `spillable`.
@@ -293,11 +293,11 @@ class Harness:
         return self._shards.temperatures()
 
     def checkpoint(self, *, full: bool = False) -> list[CheckpointStats]:
-        """Make the state durable; what it cost, by shard. `full` writes all of it, not only what changed."""
+        """Make the state durable. Return the cost by shard. `full` writes all of it, not only what changed."""
         return self.begin_checkpoint(full=full).write()
 
     def begin_checkpoint(self, *, full: bool = False) -> BegunCheckpoint:
-        """The blocking part of a checkpoint. Its `write` may run in another thread while records flow."""
+        """Do the blocking part of a checkpoint. Its `write` may run in another thread while records flow."""
         self._check_usable()
         checkpoints = self._shards.prepared_checkpoints()
         self._condition = _Condition.LOST
@@ -310,9 +310,9 @@ class Harness:
         return begun
 
     def rollback(self) -> None:
-        """Go back to where the last checkpoint was begun: state, timers, both times, late records, output not taken.
+        """Go back to where the last checkpoint began: state, timers, both times, late records, untaken output.
 
-        Before the first checkpoint that is where the harness was opened, restored or rescaled.
+        Before the first checkpoint, go back to where the harness was opened, restored or rescaled.
         """
         self._check_held()
         self._shards.rollback()
@@ -330,16 +330,16 @@ class Harness:
         self._output.clear()
 
     def restore(self, version: int | None = None, *, fall_back: bool = False) -> Restoration:
-        """Go on from a stored checkpoint, the newest unless another is asked for.
+        """Go on from a stored checkpoint, by default the newest.
 
-        What is in memory is lost, unless there is no such checkpoint. Late records are counted anew.
+        What is in memory is lost, unless there is no such checkpoint. The count of late records starts at 0.
 
-        Watermark and processing time are the checkpoint's. Advance the processing time to what it is by now: what
-        has expired meanwhile is gone then, and timers that came due meanwhile fire. Where a ttl was added lives begin
-        at the checkpoint's time. One that was written before checkpoints had a processing time leaves the harness's.
+        Watermark and processing time are the checkpoint's. Advance the processing time to the present: then values that
+        expired since are gone, and timers that came due since fire. If a TTL was added, lives begin at the checkpoint's
+        time. A checkpoint that is too old to have a processing time leaves the harness's unchanged.
 
         Raises:
-            OptionError: there is no such checkpoint, or its keys, shards or states are others than declared.
+            OptionError: there is no such checkpoint, or its keys, shards or states differ from the declared ones.
             CorruptionError: it is damaged. With `fall_back` the newest whole one is taken, and the result says so.
         """
         self._check_open()
@@ -351,36 +351,36 @@ class Harness:
         return done
 
     def _go_on(self) -> None:
-        """The shards are others now, and hold what a rollback goes back to."""
+        """Go on with new shards: their state is what a rollback goes back to."""
         self._committed = self._now()
         self._condition = _Condition.USABLE
 
     def rescale(self, shards: int, *, storage: str | StorageOfShard | None = None) -> None:
-        """Go on with another number of shards; every key's state and timers follow its key group.
+        """Go on with another number of shards. Every key's state and timers follow its key group.
 
-        Checkpoints of the old shards are of no use to the new ones: new ones go to `storage`, a place that is
-        empty, or to a temporary folder. The first holds everything.
+        Checkpoints of the old shards cannot be used by the new ones. New checkpoints go to `storage`, which must be
+        empty, or to a temporary folder. The first one holds everything.
         """
         self._check_usable()
         self._shards.rescale(shards, storage)
         self._go_on()
 
     def savepoint(self, location: str) -> None:
-        """Write all state, as it is now, to an empty folder: a path or URI. It is read by any number of shards."""
+        """Write all state, as it is now, to an empty folder: a path or URI. Any number of shards can read it."""
         self._check_usable()
         self._shards.savepoint(location)
 
     def restore_savepoint(
         self, location: str, *, shards: int | None = None, storage: str | StorageOfShard | None = None
     ) -> None:
-        """Go on from a savepoint, with as many shards as now or another number. What is in memory is lost.
+        """Go on from a savepoint, with the present number of shards or another. What is in memory is lost.
 
-        Watermark, processing time and maximum parallelism are the savepoint's. Checkpoints go to `storage`, a place
-        that is empty, or to a temporary folder.
+        Watermark, processing time and maximum parallelism are the savepoint's. Checkpoints go to `storage`, which must
+        be empty, or to a temporary folder.
 
         Raises:
-            OptionError: its keys or states are others than declared.
-            CorruptionError: it is torn, incomplete or altered; the file is named.
+            OptionError: its keys or states differ from the declared ones.
+            CorruptionError: it is torn, incomplete or altered. The message names the file.
         """
         self._check_open()
         self._shards.restore_savepoint(location, shards, storage)
@@ -389,7 +389,7 @@ class Harness:
         self._go_on()
 
     def close(self) -> None:
-        """Free the state, and remove what is temporary. Idempotent."""
+        """Free the state, and remove temporary files. Idempotent."""
         self._condition = _Condition.CLOSED
         self._output.clear()
         self._shards.close()
@@ -398,7 +398,7 @@ class Harness:
         self._refuse(_Condition.FAILED, _Condition.LOST, _Condition.CLOSED)
 
     def _check_held(self) -> None:
-        """Whether there is state, be it half of what a failing call did."""
+        """Raise an OptionError unless there is state, even if it holds half of what a failing call did."""
         self._refuse(_Condition.LOST, _Condition.CLOSED)
 
     def _check_open(self) -> None:

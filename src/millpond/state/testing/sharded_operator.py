@@ -1,11 +1,10 @@
-"""The shards of one running operator, and the places where their state is made durable.
+"""The shards of one running operator, and the storages where their state is made durable.
 
-On the data path this stands between the harness, which knows records, times and output, and the single
-shard. It opens shards, makes them go back, moves state between them, and stores and restores them all
-as one.
+On the data path this stands between the harness, which knows records, times and output, and the single shard. It opens
+shards, rolls them back, moves state between them, and stores and restores them all as one.
 
-Invariant: the shards in use are all open and hold one operator's state, or all were dropped; new ones
-take the place of the old ones only when they are complete.
+Invariant: the shards in use are all open and hold one operator's state, or all were dropped. New ones replace the old
+ones only when they are complete.
 """
 
 import shutil
@@ -83,7 +82,7 @@ class ShardedOperator:
 
     def _open_backend(self, key_groups: range) -> KeyedStateBackend:
         self._opened += 1
-        # With a local folder of the backend's only the name is taken, so it is nobody else's.
+        # A local folder of the backend's takes over only this folder's name, so the name must be unique.
         folder = self._folder / f"{self._folder.name}-{self._opened}"
         return open_backend(self._options, key_groups, folder, self._recorder)
 
@@ -106,28 +105,28 @@ class ShardedOperator:
         self.set_now()
 
     def set_now(self) -> None:
-        """Tell every shard the processing time."""
+        """Set the processing time of every shard."""
         for shard in self.shards:
             shard.key_context.now_ms = self._times.processing_ms
 
     def state(self, name: str) -> Mapping[Any, Any]:
-        """What every key has of a state now."""
+        """Return every key's value of a state now."""
         found: dict[Any, Any] = {}
         for shard in self.shards:
             found |= shard.state(name)
         return found
 
     def temperatures(self) -> pa.Table:
-        """The map of the key groups of all shards."""
+        """Return the map of the key groups of all shards."""
         return pa.concat_tables([shard.temperatures() for shard in self.shards])
 
     def write_dirty(self) -> None:
-        """Have the backends hold what caches of single states do. Where that fails, all stand as they stood."""
+        """Write what caches of single states hold to the backends. If that fails, no shard has ended its version."""
         for shard in self.shards:
             shard.backend.write_dirty()
 
     def prepared_checkpoints(self) -> OperatorCheckpoints:
-        """Ready for a checkpoint to begin. What fails here fails while all shards stand in one version: try again."""
+        """Prepare a checkpoint. If it fails, all shards are still in one version, so it can be tried again."""
         if self._checkpoints is None:
             self._checkpoints = OperatorCheckpoints.born(
                 self.shards, self._storage_of, self.max_parallelism, self._key_schema
@@ -142,15 +141,15 @@ class ShardedOperator:
             shard.undone()
 
     def drop(self) -> None:
-        """Lose what is in memory, and the checkpoints that are not written yet."""
+        """Drop what is in memory, and the checkpoints that are not written yet."""
         if self._checkpoints is not None:
             self._checkpoints.abort_all()
         for shard in self.shards:
             shard.close()
 
     def look_for(self, version: int | None) -> None:
-        """Refuse a version that is not stored, while what is in memory is still there."""
-        # A new storage takes its shard over from the one in use, which so has to be asked.
+        """Raise an OptionError if a version is not stored, while what is in memory is still there."""
+        # A new storage would take its shard over from the one in use, so the one in use is asked.
         known = None if self._checkpoints is None else self._checkpoints.storages
         wanted_versions(known or self._storages(), version)
 
@@ -187,7 +186,7 @@ class ShardedOperator:
         self._begin_anew(opened, storage)
 
     def _begin_anew(self, opened: Sequence[OperatorShard], storage: str | StorageOfShard | None) -> None:
-        """Go on with shards into which state was moved; their first checkpoint is a full one."""
+        """Go on with shards into which state was moved. Their first checkpoint is a full one."""
         self._opened += 1
         self._storage_of = _storage_of(storage or f"{self._folder}/checkpoints-{self._opened}")
         self._checkpoints = None
@@ -195,13 +194,13 @@ class ShardedOperator:
 
     def savepoint(self, location: str) -> None:
         """Write all state, as it is now, to an empty folder."""
-        # First of all, so that what hooks raise is not taken for the folder's failing.
+        # First, so that an error that hooks raise is not mistaken for a failure of the folder.
         self.write_dirty()
         shards = saved(self.shards, self.max_parallelism, self._key_schema, self._times)
         write_savepoint(location, shards)
 
     def restore_savepoint(self, location: str, shards: int | None, storage: str | StorageOfShard | None) -> None:
-        """Go on from a savepoint. What is in memory stays where it cannot be restored."""
+        """Go on from a savepoint. If it cannot be restored, what is in memory stays."""
         found = Savepoint.open(location)
         opened = restored_from_savepoint(
             found, self._key_schema, shards or len(self.shards), self._open, now_ms=self._times.processing_ms
@@ -213,7 +212,7 @@ class ShardedOperator:
         self._begin_anew(opened, storage)
 
     def close(self) -> None:
-        """Free the state, and remove what is temporary. Idempotent."""
+        """Free the state, and remove temporary files. Idempotent."""
         self.drop()
         self._remove_folder()
 

@@ -1,1 +1,1 @@
-"""What a state holds and what names it: rows, key bytes, codecs, time to live, descriptors."""
+"""The types of state: rows, key bytes, codecs, time to live, descriptors."""

@@ -1,7 +1,7 @@
-"""Arrow columns as the Python values that rows are made of.
+"""Converts Arrow columns to the Python values that rows are made of.
 
-Apart from Arrow's own `to_pylist` by what state needs: every NaN is one object, so that tuples which
-hold it are equal keys; structs are tuples, at every depth; and timestamps are made fast.
+It differs from Arrow's own `to_pylist` where state needs it: every NaN is one object, so that tuples that hold it are
+equal keys; structs are tuples, at every depth; and timestamps are converted fast.
 """
 
 import datetime as dt
@@ -10,21 +10,21 @@ from typing import Any
 import pyarrow as pa
 
 NAN = float("nan")
-"""The NaN that every NaN becomes."""
+"""The object that every NaN becomes."""
 
 UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
-"""Zones in which no hour is missing or comes twice."""
+"""Time zones in which no hour is missing or occurs twice."""
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A column as Arrow's own `to_pylist` gives it, except that every NaN is the same object.
+    """Return a column's values as Arrow's `to_pylist` does, except that every NaN is the same object.
 
-    One NaN object makes tuples that hold it equal keys. Timestamps, for which `to_pylist` is slow,
-    are made by adding a time difference to an epoch.
+    One NaN object makes tuples that hold it equal keys. Timestamps, for which `to_pylist` is slow, are computed by
+    adding a time difference to an epoch.
     """
     if pa.types.is_timestamp(column.type) and column.type.unit == "us" and column.type.tz:
         return _aware_datetimes(column)
-    # Asked how to give maps, Arrow makes a scalar of each value first, at ten times the cost: of a number, too.
+    # With `maps_as_pydicts`, Arrow makes a scalar of each value first, at ten times the cost, even of numbers.
     nested = pa.types.is_nested(column.type)
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict") if nested else column.to_pylist()
     if pa.types.is_floating(column.type):
@@ -36,14 +36,14 @@ def _aware_datetimes(column: pa.Array | pa.ChunkedArray) -> list[dt.datetime | N
     zone = pa.lib.string_to_tzinfo(column.type.tz)
     epoch = dt.datetime(1970, 1, 1, tzinfo=zone)
     since_epoch = column.cast(pa.int64()).cast(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
-    # The sum is the UTC time dressed in the zone, which is what `fromutc` asks for.
+    # The sum is the UTC time labelled with the zone, which is what `fromutc` expects.
     if column.type.tz in UTC_NAMES:
         return [None if difference is None else epoch + difference for difference in since_epoch]
     return [None if difference is None else zone.fromutc(epoch + difference) for difference in since_epoch]
 
 
 def needs_rebuilding(kind: pa.DataType) -> bool:
-    """Whether `rebuilt` would change values of the type."""
+    """Return whether `rebuilt` would change values of the type."""
     if pa.types.is_struct(kind):
         return True
     if pa.types.is_list(kind):
@@ -52,7 +52,7 @@ def needs_rebuilding(kind: pa.DataType) -> bool:
 
 
 def rebuilt(value: Any, kind: pa.DataType) -> Any:
-    """Arrow gives structs as dicts; rows are tuples here, at every depth."""
+    """Return a value with its structs as tuples, at every depth. Arrow returns them as dicts."""
     if value is None or not needs_rebuilding(kind):
         return value
     if pa.types.is_struct(kind):
@@ -63,7 +63,7 @@ def rebuilt(value: Any, kind: pa.DataType) -> Any:
 
 
 def encodes(text: str) -> bool:
-    """Whether a text is valid Unicode: half of a surrogate pair, as `json.loads` may give, is not."""
+    """Return whether a text is valid Unicode: half of a surrogate pair, which `json.loads` may return, is not."""
     try:
         text.encode()
     except UnicodeEncodeError:

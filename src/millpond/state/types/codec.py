@@ -1,8 +1,8 @@
-"""What a backend must be able to do with the values of a state, whatever they are.
+"""What a backend needs to do with the values of a state, whatever they are.
 
-Two kinds of values are kept: tuples under an Arrow schema (`RowCodec`, what PySpark's users have) and
-Python objects of a declared type (`ObjectCodec`). `TtlCodec` adds the time of writing to either. A
-backend asks the state's descriptor for its codec and knows no more than this interface.
+There are two kinds of values: tuples under an Arrow schema (`RowCodec`, for PySpark's users) and Python objects of a
+declared type (`ObjectCodec`). `TtlCodec` adds the time of writing to either. A backend asks the state's descriptor for
+its codec and knows no more than this interface.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 
 class ValueCodec(Protocol):
-    """The values of one state: a value state's, a list's elements', a map's values."""
+    """Converts the values of one state: of a value state, the elements of lists, or the values of maps."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -21,30 +21,30 @@ class ValueCodec(Protocol):
 
     @property
     def mutable(self) -> bool:
-        """Whether who holds a value could change it in place."""
+        """Whether a holder of a value could change it in place."""
         ...
 
     @property
     def check(self) -> Any:
-        """A function of a value: the value as it is kept. A DataError says why it cannot be."""
+        """A function that returns a value as it is kept. A DataError says why a value cannot be kept."""
         ...
 
     def copy(self, value: Any) -> Any:
-        """A deep copy; the value itself where it is not mutable."""
+        """Return a deep copy; the value itself if it is not mutable."""
         ...
 
     def dumps(self, value: Any) -> bytes:
-        """A checked value as bytes, for backends that keep bytes."""
+        """Encode a checked value, for backends that keep bytes."""
         ...
 
     def loads(self, data: bytes) -> Any:
-        """The inverse of `dumps`."""
+        """Decode what `dumps` returned."""
         ...
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """Many values as Arrow arrays, in the schema's order."""
+        """Convert many values to Arrow arrays, in the schema's order."""
         ...
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[Any]:
-        """The values that `columns` was made of."""
+        """Return the values from which `columns` was made."""
         ...

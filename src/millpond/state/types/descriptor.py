@@ -1,7 +1,7 @@
-"""What a state is called and what it holds: the declaration behind a handle.
+"""The declaration of a state: its name and what it holds.
 
-A descriptor is data. It travels in the manifest of every checkpoint, so that a restart knows what the
-stored bytes mean before it touches them.
+A descriptor is data. The manifest of every checkpoint contains it, so a restart knows what the stored bytes mean before
+it reads them.
 """
 
 from dataclasses import asdict, dataclass
@@ -32,11 +32,11 @@ class StateDescriptor:
     """One declared state.
 
     Attributes:
-        name: unique within the operator; names starting with `$` are Millpond's own.
+        name: unique within the operator. Names that begin with `$` are Millpond's own.
         kind: value, list or map.
         value_schema: the fields of a value, of a list's element, or of a map's value.
         map_key_schema: the fields of a map's key; None for the other kinds.
-        serializer: how values that are Python objects become bytes; None where they are tuples of the schema.
+        serializer: encodes values that are Python objects; None if they are tuples of the schema.
         ttl: how long values live; None for ever.
     """
 
@@ -60,14 +60,14 @@ class StateDescriptor:
             raise OptionError(f"state {self.name!r}: a state of Python objects has the value schema OBJECT_SCHEMA.")
 
     def codec(self, what: object) -> ValueCodec:
-        """What converts this state's values. `what` names them in errors; its text is asked for only then."""
+        """Return the codec of this state's values. `what` names them in errors. Its text is built only then."""
         values: ValueCodec = (
             RowCodec(self.value_schema, what) if self.serializer is None else ObjectCodec(self.serializer, what)
         )
         return values if self.ttl is None else TtlCodec(values)
 
     def encode(self) -> dict[str, object]:
-        """The descriptor as plain values, for a manifest."""
+        """Return the descriptor as plain values, for a manifest."""
         plain: dict[str, object] = {
             "name": self.name,
             "kind": self.kind.value,
@@ -82,7 +82,7 @@ class StateDescriptor:
 
     @staticmethod
     def decode(plain: dict[str, Any]) -> "StateDescriptor":
-        """The inverse of `encode`, but for the types of Python objects: their values are then bytes."""
+        """Decode what `encode` returned. The types of Python objects are lost: their values become bytes."""
         serializer, ttl = plain.get("serializer"), plain.get("ttl")
         map_key = plain["map_key_schema"]
         return StateDescriptor(
@@ -95,7 +95,7 @@ class StateDescriptor:
         )
 
     def describe(self) -> str:
-        """One line for people.
+        """Describe the state in one line for people.
 
         >>> StateDescriptor("visits", StateKind.MAP, pa.schema([("count", pa.int64())]),
         ...                 pa.schema([("page", pa.string())]), ttl=Ttl(60_000)).describe()

@@ -1,12 +1,11 @@
-"""Which objects come back from bytes as they were, told by one generated expression per type.
+"""Tests whether an object would come back from bytes unchanged, by one generated expression per type.
 
-Every update asks. A round trip through bytes would tell, at the cost of writing and reading the
-object; the expression spares it for atoms, and for tuples and classes of atoms, since for these it is
-known what msgspec gives back. Where it is false, or could not be made, the round trip itself decides.
-For collections it always does: msgspec writes and reads a list sooner than Python looks at its items.
+Every update asks this. A round trip through bytes would answer, at the cost of encoding and decoding the object. The
+expression saves that for atoms, and for tuples and classes of atoms, because msgspec's result is known for these. If
+the expression is false, or cannot be generated, the round trip decides. For collections the round trip always decides:
+msgspec encodes and decodes a list faster than Python checks its items.
 
-The source is made of fixed words, numbers, field names (which are identifiers) and names that were
-numbered here.
+The source consists of fixed words, numbers, field names (which are identifiers) and names that were numbered here.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from msgspec import inspect
 from millpond.state.types.arrow_values import encodes
 from millpond.state.types.object_types import LIMITS
 
-# What msgpack holds of integers.
+# The range of integers in msgpack.
 _LOW, _HIGH = -(1 << 63), 1 << 64
 
 _SIMPLE_TESTS: dict[type[inspect.Type], str] = {
@@ -51,7 +50,7 @@ _SCOPE: dict[str, Any] = {
 
 
 def compiled(info: inspect.Type, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of an object: the object itself if it is exact and not None, else what `slow` makes of it.
+    """Return a function of an object: the object itself if it is exact and not None, else the result of `slow`.
 
     >>> check = compiled(inspect.type_info(tuple[int, str]), lambda other: f"not exact: {other}")
     >>> check((1, "a")), check((True, "a"))
@@ -66,7 +65,7 @@ def compiled(info: inspect.Type, slow: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 def _test(info: inspect.Type, v: str, scope: dict[str, Any], within: frozenset[Any]) -> str | None:
-    """The source of a test of what the expression `v` gives; None if only a round trip can tell, or tells sooner."""
+    """Return the source of a test of the expression `v`; None if only a round trip can tell, or tells faster."""
     if any(getattr(info, limit, None) is not None for limit in LIMITS):
         return None
     if type(info) in _SIMPLE_TESTS:
@@ -96,14 +95,14 @@ def _named(value: Any, scope: dict[str, Any]) -> str:
 
 
 def _is_plain(info: inspect.StructType | inspect.DataclassType) -> bool:
-    """Whether msgspec makes an object anew by setting its fields, and nothing else happens."""
+    """Return whether msgspec recreates an object by setting its fields, without any other effect."""
     if hasattr(info.cls, "__post_init__") or hasattr(info.cls, "__attrs_attrs__"):
         return False
     return isinstance(info, inspect.StructType) or all(field.init for field in dataclasses.fields(info.cls))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two objects are equal, where NaN equals NaN, moments are compared in UTC and classes by their fields."""
+    """Return whether two objects are equal: NaN equals NaN, times are compared in UTC, classes by their fields."""
     if one == other:
         return True
     if type(one) is not type(other):

@@ -1,12 +1,11 @@
-"""From a key to its key group to its shard.
+"""Maps a key to its key group, and a key group to its shard.
 
-A *key group* is the unit in which state moves: a fixed number of them (the maximum parallelism) is
-chosen at an operator's first start and never changes. A *shard* is a contiguous range of key groups
-and is what one task works on. So a key never changes its key group, and rescaling only moves whole
-key groups between shards.
+A *key group* is the unit in which state moves. Their number (the maximum parallelism) is chosen at an operator's first
+start and never changes. A *shard* is a contiguous range of key groups, on which one task works. So a key never changes
+its key group, and rescaling only moves whole key groups between shards.
 
-The hash is Spark's `xxhash64` (seed 42, the columns chained, a null leaving the hash as it is), so
-that the JVM can compute it for a million rows and Python for a single key, with the same result.
+The hash is Spark's `xxhash64` (seed 42, the columns chained, a null leaves the hash unchanged). So the JVM can compute
+it for a million rows and Python for a single key, with the same result.
 
 Source of the idea: Flink's key groups (FLINK-3755).
 """
@@ -33,10 +32,10 @@ _EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 def max_parallelism(shards: int) -> int:
-    """The number of key groups of an operator first started with this many shards.
+    """Return the number of key groups of an operator that is first started with this many shards.
 
-    At least 128, else the smallest power of two that is at least one and a half times `shards`, as
-    Flink chooses it.
+    It is 128, or the smallest power of two above that which is at least one and a half times `shards`, as Flink
+    chooses it.
 
     >>> max_parallelism(2), max_parallelism(100)
     (128, 256)
@@ -50,7 +49,7 @@ def max_parallelism(shards: int) -> int:
 
 
 def shard_of(key_group: int, shards: int, parallelism: int) -> int:
-    """The shard, from 0, that holds a key group.
+    """Return the shard, from 0, that holds a key group.
 
     >>> [shard_of(key_group, shards=3, parallelism=8) for key_group in range(8)]
     [0, 0, 0, 1, 1, 1, 2, 2]
@@ -59,7 +58,7 @@ def shard_of(key_group: int, shards: int, parallelism: int) -> int:
 
 
 def key_groups_of(shard: int, shards: int, parallelism: int) -> range:
-    """The key groups of a shard: the inverse of `shard_of`.
+    """Return the key groups of a shard: the inverse of `shard_of`.
 
     >>> key_groups_of(1, shards=3, parallelism=8)
     range(3, 6)
@@ -68,7 +67,7 @@ def key_groups_of(shard: int, shards: int, parallelism: int) -> range:
 
 
 def key_hash(key: Sequence[object], types: Sequence[pa.DataType]) -> int:
-    """Spark's `xxhash64` of a key's columns, as an unsigned 64-bit integer.
+    """Return Spark's `xxhash64` of a key's columns, as an unsigned 64-bit integer.
 
     >>> key_hash(("abc",), [pa.string()]) == 1423657621850124518
     True
@@ -81,13 +80,13 @@ def key_hash(key: Sequence[object], types: Sequence[pa.DataType]) -> int:
 
 
 def key_group_of(key: Sequence[object], types: Sequence[pa.DataType], parallelism: int) -> int:
-    """The key group of a key: its hash, taken as a signed number, modulo the maximum parallelism."""
+    """Return the key group of a key: its hash, as a signed number, modulo the maximum parallelism."""
     value = key_hash(key, types)
     return (value - (1 << 64) if value >> 63 else value) % parallelism
 
 
 def _hashed_bytes(column: object, kind: pa.DataType) -> bytes:
-    """The bytes that Spark feeds to its hash for one value: 4 or 8 for numbers, else the value's own."""
+    """Return the bytes that Spark hashes for one value: 4 or 8 for numbers, else the value's own."""
     if isinstance(column, str):
         return column.encode()
     if isinstance(column, bytes | bytearray | memoryview):
@@ -97,7 +96,7 @@ def _hashed_bytes(column: object, kind: pa.DataType) -> bytes:
     if isinstance(column, int):
         return struct.pack("<q" if pa.types.is_int64(kind) else "<i", column)
     if isinstance(column, float):
-        # One NaN and one zero, as in Spark.
+        # NaNs are one key, and so are both zeros, as in Spark.
         number = math.nan if math.isnan(column) else column + 0.0
         return struct.pack("<f" if pa.types.is_float32(kind) else "<d", number)
     if isinstance(column, dt.datetime):

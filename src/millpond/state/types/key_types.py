@@ -1,9 +1,9 @@
-"""Keys as users write them: an atomic Python value, or a tuple of them. Backends know tuples under a schema.
+"""Keys as users write them: an atomic Python value, or a tuple of such. Backends use tuples under a schema.
 
-The form that users write is also how dictionaries of state on the heap hold their keys: where a key has one field, a
-tuple around it takes a third of the heap's memory, and each lookup goes through one place in memory more.
+The dictionaries of state on the heap also hold keys in this *given form*. For a key with one field, a tuple around it
+would take a third of the heap's memory, and one more memory access per lookup.
 
-Invariant: a field of a key is atomic, never a tuple; so each form tells the other.
+Invariant: a field of a key is atomic, never a tuple. So each form determines the other.
 """
 
 import datetime as dt
@@ -31,7 +31,7 @@ _ARROW: dict[Any, pa.DataType] = {
 
 
 def key_schema(kind: Any, what: str) -> pa.Schema:
-    """The schema of keys that are a Python type, or a tuple of them; a schema is given back as it is.
+    """Return the schema of keys of a Python type, or a tuple of types. A schema is returned as it is.
 
     `what` names the declaration in the OptionError for a type that cannot be a key.
 
@@ -52,7 +52,7 @@ def key_schema(kind: Any, what: str) -> pa.Schema:
 
 
 def given_form(key: Row) -> Any:
-    """A key as users know it.
+    """Return a key as users know it.
 
     >>> given_form(("ann",)), given_form(("ann", 7))
     ('ann', ('ann', 7))
@@ -61,7 +61,7 @@ def given_form(key: Row) -> Any:
 
 
 def given_forms(keys: Collection[Row]) -> list[Any]:
-    """The same of many keys, of one schema.
+    """Return many keys of one schema as users know them.
 
     >>> given_forms([("ann",), ("bob",)])
     ['ann', 'bob']
@@ -72,7 +72,7 @@ def given_forms(keys: Collection[Row]) -> list[Any]:
 
 
 def as_row(given: Any) -> Row:
-    """A key as backends know it, from its given form.
+    """Return a key as backends know it, from its given form.
 
     >>> as_row("ann"), as_row(("ann", 7))
     (('ann',), ('ann', 7))
@@ -81,7 +81,7 @@ def as_row(given: Any) -> Row:
 
 
 def as_rows(given: Collection[Any]) -> list[Row]:
-    """The same of many keys.
+    """Return many keys as backends know them.
 
     >>> as_rows(["ann", "bob"])
     [('ann',), ('bob',)]

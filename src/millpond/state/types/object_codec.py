@@ -1,4 +1,4 @@
-"""Python objects as values of a state: one binary column in a segment, the objects themselves in memory."""
+"""Python objects as values of a state: one binary column in a segment, and the objects themselves in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ OBJECT_SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class ObjectCodec:
-    """A `ValueCodec` over a serializer. `what` names the values in errors, and is turned to text only then."""
+    """A `ValueCodec` over a serializer. `what` names the values in errors, and becomes text only then."""
 
     __slots__ = ("_serializer", "_what", "check", "copy", "dumps", "loads", "mutable", "schema")
 
@@ -27,7 +27,7 @@ class ObjectCodec:
         self.loads: Callable[[bytes], Any] = serializer.loads
         exactly = serializer.exactly
         self.check: Callable[[Any], Any] = self._checked if exactly is None else exactly(self._checked)
-        """The object as it is kept. A DataError names state and key, what was expected and what was got."""
+        """Returns the object as it is kept. A DataError names state and key, what was expected and what was given."""
 
     def _checked(self, value: Any) -> Any:
         try:
@@ -36,9 +36,9 @@ class ObjectCodec:
             raise DataError(f"{self._what}: {error}.") from error
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
-        """One binary array. No value is None: a state without one is absent."""
+        """Return one binary array. No value is None: a state without a value is absent."""
         return [pa.array(list(map(self.dumps, values)), type=pa.binary())]
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[Any]:
-        """The objects again."""
+        """Decode the objects."""
         return (None if data is None else self.loads(data) for data in columns[0].to_pylist())

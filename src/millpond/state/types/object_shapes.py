@@ -1,10 +1,10 @@
-"""What shape objects have, read from the text that a checkpoint has of their type.
+"""The shape of objects, read from the text that a checkpoint has of their type.
 
-The inverse of `object_types.text_of`, as far as columns need it: which values are records of known fields,
-which are dicts of any keys, and which are collections. So whoever reads state without the classes it was
-made of can give a record as a struct and a dict as a map, which their bytes do not tell apart.
+This is the inverse of `object_types.text_of`, as far as columns need it: which values are records of known fields,
+which are dicts of any keys, and which are collections. Their bytes do not tell a record from a dict. So with the shape
+a reader without the classes can give a record as a struct and a dict as a map.
 
-A text that is not understood is a shape that says nothing, never an error: the values are there without it.
+A text that cannot be parsed gives a shape that says nothing, never an error: the values can be read without it.
 """
 
 import re
@@ -16,7 +16,7 @@ from millpond.state.types.object_types import COLLECTIONS
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value without parts, or of which nothing else is known. `kind` is its type's name, or empty: `int`, `any`."""
+    """A value without parts, or of which nothing more is known. `kind` is its type's name (`int`, `any`), or empty."""
 
     kind: str = ""
 
@@ -42,8 +42,8 @@ class Record:
 
     Attributes:
         fields: the name and shape of each.
-        tagged: whether it says beside them of which class it is.
-        ordered: whether an object that is written without names has just these fields, in this order.
+        tagged: whether the object names its class beside the fields.
+        ordered: whether an object that is written without field names has just these fields, in this order.
     """
 
     fields: tuple[tuple[str, "Shape"], ...]
@@ -65,7 +65,7 @@ _CLOSING = {"(": ")", "[": "]"}
 
 
 def shape_of(text: str) -> Shape:
-    """The shape of a type.
+    """Return the shape of a type.
 
     >>> shape_of("dict[str, list[int | None]]")
     Entries(key=Leaf(kind='str'), value=Items(item=Leaf(kind='int')))
@@ -81,18 +81,18 @@ def shape_of(text: str) -> Shape:
 
 
 class _NotUnderstoodError(Exception):
-    """The text is no type's."""
+    """The text is not that of a type."""
 
 
 class _Reader:
-    """Reads a text from `at` on."""
+    """Parses a text from position `at` on."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self.at = 0
 
     def union(self) -> Shape:
-        """One type or several."""
+        """Parse one type, or a union of several."""
         members = [self._member()]
         while self._took(" | "):
             members.append(self._member())
@@ -161,7 +161,7 @@ class _Reader:
             raise _NotUnderstoodError
 
     def _skip(self, opening: str) -> bool:
-        """Pass over what stands in these brackets, if anything does; whether it did."""
+        """Skip a part in these brackets, if there is one. Return whether there was."""
         if not self._took(opening):
             return False
         open_brackets = [_CLOSING[opening]]
@@ -182,7 +182,7 @@ class _Reader:
 
 
 def _joined(shapes: Iterable[Shape]) -> Shape:
-    """The shape of values that have one of several: of records the fields of all, otherwise nothing is known."""
+    """Return the shape of values that have one of several shapes: for records all fields, else an empty `Leaf`."""
     found = list(dict.fromkeys(shapes))
     if len(found) < 2:  # noqa: PLR2004 - one of several
         return found[0] if found else Leaf()

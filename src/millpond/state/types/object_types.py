@@ -1,7 +1,8 @@
-"""What is to be known of a type whose objects are to be state, found once per declaration.
+"""Facts about a type whose objects are state, determined once per declaration.
 
-Its *text*: stable words, with the fields of classes, by which a checkpoint sees that a type has
-changed. Whether its objects are *mutable*. And what in it msgspec cannot write.
+- Its *text*: stable words, with the fields of classes, by which a checkpoint notices that a type has changed.
+- Whether its objects are *mutable*.
+- The part of it that msgspec cannot write.
 """
 
 from typing import Any
@@ -19,11 +20,11 @@ COLLECTIONS: dict[type[inspect.Type], str] = {
 """Types of many items of one type."""
 _UNKNOWN = (inspect.CustomType, inspect.RawType, inspect.ExtType, inspect.MemoryViewType)
 LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
-"""What an annotation may ask beyond the type."""
+"""Restrictions that an annotation may add to the type."""
 
 
 def unknown_in(info: inspect.Type) -> str | None:
-    """The first type within this one that msgspec cannot write, or None."""
+    """Return the first type in this one that msgspec cannot write, or None."""
     for found in _within(info):
         if isinstance(found, _UNKNOWN):
             cls = getattr(found, "cls", None)
@@ -32,7 +33,7 @@ def unknown_in(info: inspect.Type) -> str | None:
 
 
 def text_of(info: inspect.Type, known: frozenset[Any] = frozenset()) -> str:
-    """The type in words that are the same in every process; classes with their fields, once.
+    """Return the type in words that are the same in every process. Classes have their fields, once.
 
     >>> text_of(inspect.type_info(dict[str, list[int | None]]))
     'dict[str, list[int | None]]'
@@ -71,7 +72,7 @@ def _text_of_class(info: ClassType, known: frozenset[Any]) -> str:
 
 
 def is_mutable(info: inspect.Type, known: frozenset[Any] = frozenset()) -> bool:
-    """Whether objects of the type, or what they hold, can be changed in place.
+    """Return whether objects of the type, or objects in them, can be changed in place.
 
     >>> is_mutable(inspect.type_info(tuple[int, str])), is_mutable(inspect.type_info(tuple[int, list[int]]))
     (False, True)
@@ -97,7 +98,7 @@ def _is_frozen(info: ClassType) -> bool:
 
 
 def _inner(info: inspect.Type) -> tuple[inspect.Type, ...]:
-    """The types that a type is made of, one level down."""
+    """Return the types of which a type is made, one level down."""
     if isinstance(info, CLASSES):
         return tuple(field.type for field in info.fields)
     if isinstance(info, inspect.UnionType):
@@ -110,7 +111,7 @@ def _inner(info: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 def _within(info: inspect.Type) -> list[inspect.Type]:
-    """A type and every type in it, each once."""
+    """Return a type and every type in it, each once."""
     found: dict[int, inspect.Type] = {}
     waiting = [info]
     while waiting:

@@ -1,15 +1,15 @@
-"""The keys under which RocksDB holds the cells of keyed state: bytes made of tuples, and back.
+"""The keys under which RocksDB holds the cells of keyed state: tuples to bytes, and back.
 
 A cell's db key is
 
     state (2 bytes) | key group (2 bytes) | length of the key (4 bytes) | key | map key, of a map's entry
 
-with the numbers big-endian. So a state, a key group of it, and the entries of one key each lie side by
-side and are found by their prefix; the length in front of the key makes no key's prefix another's.
+with the numbers big-endian. So the cells of a state, of one of its key groups, and of one key each lie side by side
+and are found by their prefix. The length before the key prevents one key's prefix from matching another key.
 
-A tuple is written as msgpack, which tells apart what Python finds equal (`1`, `True`, `1.0`) and needs
-no schema to be read. What msgpack has no type for travels as an extension, and so does a float, to make
-every NaN one key and -0.0 the same as 0.0, as Spark groups them.
+A tuple is encoded as msgpack, which distinguishes values that Python finds equal (`1`, `True`, `1.0`) and needs no
+schema to be read. Types that msgpack lacks are encoded as extensions. So are floats, so that every NaN is one key and
+-0.0 is the same as 0.0, as Spark groups them.
 
 Invariant: `decode_key(encode_key(key)) == key`, with the same types, and equal keys of one schema have the same
 bytes.
@@ -39,17 +39,17 @@ _DOUBLE = struct.Struct(">d")
 _LONG = struct.Struct(">q")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _WALL_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times that have no zone
-_UTC = zoneinfo.ZoneInfo("UTC")  # as Arrow's values come; Python's own is written the same way
+_UTC = zoneinfo.ZoneInfo("UTC")  # the zone of Arrow's values; Python's own UTC is encoded the same way
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
 def encode_key(key: Row) -> bytes:
-    """A state's key or a map's, as bytes.
+    """Encode a state's key, or a map key.
 
     Raises:
-        DataError: an element is of a type that keys cannot have.
+        DataError: an element has a type that keys cannot have.
 
     >>> encode_key(("ann", 1)) == encode_key(("ann", True))
     False
@@ -61,7 +61,7 @@ def encode_key(key: Row) -> bytes:
 
 
 def decode_key(data: bytes) -> Row:
-    """The inverse of `encode_key`.
+    """Decode what `encode_key` returned.
 
     >>> decode_key(encode_key(("ann", dt.date(2013, 1, 1), None)))
     ('ann', datetime.date(2013, 1, 1), None)
@@ -73,7 +73,7 @@ def decode_key(data: bytes) -> Row:
 
 
 def after(prefix: bytes) -> bytes:
-    """The least bytes that are greater than all that begin with `prefix`, which must not be all 0xFF.
+    """Return the least bytes that are greater than all that begin with `prefix`, which must not be all 0xFF.
 
     >>> after(b"ab"), after(b"a" + bytes([255]))
     (b'ac', b'b')
@@ -83,7 +83,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def _plain(item: Any) -> Any:
-    """What msgpack shall write for one element."""
+    """Return what msgpack should write for one element."""
     if type(item) in _PLAIN:
         return item
     for kind, (code, write, _) in _EXTENSIONS.items():
@@ -100,7 +100,7 @@ def _plain(item: Any) -> Any:
 
 
 def _write_datetime(value: dt.datetime) -> bytes:
-    """The wall time, or the instant and its zone: an instant that comes twice on the wall stays two."""
+    """Encode the wall time, or the instant and its zone: two instants with one wall time stay two."""
     zone = value.tzinfo
     if zone is None:
         return _LONG.pack((value - _WALL_EPOCH) // _MICROSECOND)
@@ -122,11 +122,11 @@ def _read_datetime(data: bytes) -> dt.datetime:
 
 
 def _write_decimal(value: decimal.Decimal) -> bytes:
-    # With its digits: all keys of one schema have the same number of them after the point.
+    # With all its digits: keys of one schema have the same number of them after the point.
     return str(value.copy_abs() if value.is_zero() else value).encode()
 
 
-# In the order in which types are asked for: a datetime is a date as well.
+# In the order in which types are tested: a datetime is a date as well.
 _EXTENSIONS: dict[type, tuple[int, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     float: (
         _FLOAT,

@@ -1,14 +1,14 @@
-"""Where a key's state lies: what a key function gives, to shard, key group and key tuple.
+"""Maps the result of a key function to shard, key group and key tuple.
 
-This stands before every record, and hashing a key costs more than counting it. So places are
-remembered, in a dictionary of bounded size that is emptied when it is full: the keys of a stream that
-come often are back at once, and a stream of ever new keys pays for a hash each, as it must.
+This runs before every record, and hashing a key costs more than counting it. So places are cached, in a dictionary of
+bounded size that is emptied when it is full. Frequent keys of a stream are back at once. A stream of ever new keys pays
+for a hash each, as it must.
 
-Python's True equals 1, so a dictionary that knows the key 1 would let True pass unchecked. Keys that are equal to a
-bool are therefore remembered with their types, in a dictionary of their own.
+Python's True equals 1, so a dictionary that has the key 1 would let True pass unchecked. Keys that are equal to a bool
+are therefore cached with their types, in a dictionary of their own.
 
-Invariant: one key has one place, however it was written: 1.0 of an integer key is 1, every NaN is one
-key, and so are 0.0 and -0.0. What is no key of the schema has none, whatever came before.
+Invariant: one key has one place, however it was written. 1.0 for an integer key is 1, every NaN is one key, and 0.0 and
+-0.0 are one key. A value that is no key of the schema has no place, whatever came before it.
 """
 
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -26,8 +26,8 @@ S = TypeVar("S")
 
 
 Place: TypeAlias = tuple[S, int, Row, Any]
-"""Where one key belongs: what was given for its shard, its key group, the key as backends know it (a tuple), and as
-users know it (the only element of a tuple of one). A plain tuple, since it is taken apart for every record."""
+"""Where one key belongs: the given object of its shard, its key group, the key as backends know it (a tuple), and as
+users know it (the only element of a tuple of one). It is a plain tuple because it is unpacked for every record."""
 
 
 class KeyPlaces(Generic[S]):
@@ -44,11 +44,11 @@ class KeyPlaces(Generic[S]):
         self._shards = shards
         self._max_parallelism = max_parallelism
         self.remembered: dict[Any, Place[S]] = {}
-        """By what the key function gave, if no bool equals it. Who looks here first saves the call of `find`."""
+        """Places by the key function's result, if no bool equals it. Looking here first saves the call of `find`."""
         self._typed: dict[tuple[Any, tuple[type, ...]], Place[S]] = {}
 
     def find(self, given: Any) -> Place[S]:
-        """The place of a key; a DataError says why it is none."""
+        """Return the place of a key. A DataError says why it is no key."""
         try:
             known = self.remembered.get(given)
         except TypeError as error:

@@ -1,13 +1,12 @@
-"""Tuples under an Arrow schema as bytes, and copies of them: for backends that keep bytes.
+"""Encodes and copies tuples under an Arrow schema, for backends that keep bytes.
 
-A row is one msgpack array, written and read by msgspec against a type made from the schema. Fields
-whose Python value msgspec would not give back exactly (a time in its zone, a duration, a map) take a
-*detour* on either side: into plain values before they are written, and back after they were read.
-The functions are made once per schema, as one expression over the fields, since they run for every
-get and put.
+A row is one msgpack array, encoded and decoded by msgspec with a type made from the schema. Fields whose Python value
+msgspec would not return exactly (a time in its zone, a duration, a map) take a *detour*: they are converted to plain
+values before encoding, and back after decoding. The functions are generated once per schema, as one expression over the
+fields, since they run for every get and put.
 
-Invariant: `loads(dumps(row))` is what a segment would give back for the row (`RowCodec.columns` and
-`rows`), NaN and time zone included. Types that have no plain form go through Arrow itself.
+Invariant: `loads(dumps(row))` is what a segment would return for the row (`RowCodec.columns` and `rows`), NaN and time
+zone included. Types without a plain form are encoded by Arrow itself.
 """
 
 import datetime as dt
@@ -49,7 +48,7 @@ class RowBytes:
 
 
 def holds_containers(kind: pa.DataType) -> bool:
-    """Whether values of the type can be changed in place: lists and maps can, tuples of other values cannot."""
+    """Return whether values of the type can be changed in place: lists and maps can, tuples of other values cannot."""
     if pa.types.is_struct(kind):
         return any(holds_containers(field.type) for field in kind)
     return bool(pa.types.is_nested(kind))
@@ -90,7 +89,7 @@ def _of_list(kind: pa.DataType) -> _Detour:
 
 
 def _of_map(kind: pa.DataType) -> _Detour:
-    """As pairs: msgspec reads a map's keys into fewer types than Arrow has."""
+    """Encode a map as pairs: msgspec decodes a map's keys into fewer types than Arrow has."""
     pair, outward, inward = _of_fields([kind.key_type, kind.item_type])
     pairs_of: _Convert = dict.items if outward is None else lambda entries: map(outward, entries.items())
     return (
@@ -109,7 +108,7 @@ def _timestamp(kind: pa.DataType) -> _Detour:
     return (
         int,
         lambda at: (at - utc_epoch) // _MICROSECOND,
-        # The sum is the UTC time dressed in the zone, which is what `fromutc` asks for.
+        # The sum is the UTC time labelled with the zone, which is what `fromutc` expects.
         lambda count: zone.fromutc(epoch + dt.timedelta(0, 0, count)),
     )
 
@@ -129,7 +128,7 @@ def _from_arrow(data: bytes, kind: pa.DataType) -> Any:
 
 
 def _copier(kind: pa.DataType) -> _Convert | None:
-    """A deep copy of values of the type; None where the value itself will do."""
+    """Return a function that deep-copies values of the type; None if the value itself will do."""
     if not holds_containers(kind):
         return None
     if pa.types.is_struct(kind):
@@ -148,7 +147,7 @@ def _by_item(convert: _Convert) -> _Convert:
 
 
 def _by_field(converts: list[_Convert | None]) -> _Convert | None:
-    """One expression over a tuple's fields; None if there is nothing to convert. Its text has positions only."""
+    """Return one expression over a tuple's fields; None if nothing needs converting. Its source has only positions."""
     if not any(converts):
         return None
     fields = [

@@ -1,13 +1,11 @@
-"""Tuples under an Arrow schema: checked when they enter the state, columns when they leave it.
+"""Tuples under an Arrow schema: checked when they enter the state, converted to columns when they leave it.
 
-State values, state keys and map keys are plain tuples, one element a field. `RowCodec` is made once
-per schema and gives two things: `check`, which every update runs and which therefore is code made
-for that schema (one expression, no loop), and the conversion of many tuples to and from Arrow
-columns, which a checkpoint runs once per batch.
+State values, state keys and map keys are plain tuples, one element per field. `RowCodec` is created once per schema and
+gives two things: `check`, and the conversion of many tuples to and from Arrow columns. Every update runs `check`. So it
+is code generated for that schema, one expression without a loop. A checkpoint runs the conversion once per batch.
 
-Invariant: a tuple that `check` returned converts to Arrow and back to an equal tuple. So what a
-restored operator sees is what the running one saw, and a value that could not be stored is refused
-at the update, by name, and not at the checkpoint.
+Invariant: a tuple that `check` returned converts to Arrow and back to an equal tuple. So a restored operator sees what
+the running one saw. A value that could not be stored is rejected at the update, by name, and not at the checkpoint.
 """
 
 import datetime as dt
@@ -46,14 +44,14 @@ class RowCodec:
         self.copy: Callable[[Row], Row] = as_bytes.copy
 
     def columns(self, rows: Sequence[Row]) -> list[pa.Array]:
-        """One Arrow array a field, in the schema's order."""
+        """Return one Arrow array per field, in the schema's order."""
         return [
             pa.array(list(map(itemgetter(position), rows)), type=field.type)
             for position, field in enumerate(self.schema)
         ]
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[Row]:
-        """The tuples that `columns` was made of."""
+        """Return the tuples from which `columns` was made."""
         lists: list[Iterable[Any]] = []
         for column, field, plain in zip(columns, self.schema, self._plain, strict=True):
             values = python_values(column)
@@ -61,7 +59,7 @@ class RowCodec:
         return zip(*lists, strict=True)
 
     def _normalise(self, value: Any) -> Row:
-        """The slow way of `check`: convert what loses nothing, refuse the rest by name."""
+        """Do the slow part of `check`: convert what loses nothing, and reject the rest by name."""
         if is_bare(value):
             if len(self.names) == 1 and value is not None:
                 return self._single(value)
@@ -76,7 +74,7 @@ class RowCodec:
         return tuple(self._normalised(item, field) for item, field in zip(value, self.schema, strict=True))
 
     def _single(self, value: Any) -> Row:
-        """A bare value as a row of one field. Only one of the very type is: another one is rather a mistake."""
+        """Return a bare value as a row of one field, if it has that very type. Another type is probably a mistake."""
         given = value.item() if type(value).__module__ == "numpy" else value
         try:
             row = (self._normalised(given, self.schema[0]),)
@@ -112,7 +110,7 @@ class RowCodec:
         return rebuilt(exact, field.type)
 
     def check_key(self) -> Callable[[Any], Row]:
-        """`check` for tuples that are to be keys of a map: every NaN is one key, and so are 0.0 and -0.0.
+        """Return `check` for tuples that are keys of a map: every NaN is one key, and so are 0.0 and -0.0.
 
         An OptionError names a field whose values cannot be keys.
         """
@@ -131,7 +129,7 @@ class RowCodec:
 
 
 def is_bare(value: Any) -> bool:
-    """Whether a value is no row: it has no order of fields.
+    """Return whether a value is no row: it has no order of fields.
 
     >>> is_bare("ab"), is_bare({"a": 1}), is_bare(3), is_bare((3,)), is_bare([3])
     (True, True, True, False, False)
@@ -148,11 +146,11 @@ MISFITS = (
     UnicodeEncodeError,
     KeyError,
 )
-"""What Arrow raises for a value that a type cannot hold."""
+"""Errors that Arrow raises for a value that a type cannot hold."""
 
 
 def loses(value: Any, kind: pa.DataType) -> bool:
-    """Whether Arrow would take the value for this type and silently cut it: a fraction, or a time of day.
+    """Return whether Arrow would accept the value for this type and silently cut it: a fraction, or a time of day.
 
     >>> loses(1.5, pa.int64()), loses(2.0, pa.int64()), loses([1.5], pa.list_(pa.int64()))
     (True, False, True)
@@ -175,7 +173,7 @@ def loses(value: Any, kind: pa.DataType) -> bool:
 
 
 def grouping_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
+    """Return a key column's values as Spark groups by them: every NaN is one key, and so are 0.0 and -0.0."""
     values = python_values(column)
     return list(map(_grouping_float, values)) if pa.types.is_floating(column.type) else values
 
@@ -193,10 +191,10 @@ def _hashable(kind: pa.DataType) -> bool:
 
 
 def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callable[[Any], Row]:
-    """One expression that lets an exactly typed tuple pass as it is and sends the rest to `normalise`.
+    """Return one expression that lets an exactly typed tuple pass as it is, and sends others to `normalise`.
 
-    Generated, because a loop over the fields would cost several times the update itself. The text
-    is made of positions, numbers and fixed words only, never of names.
+    It is generated, because a loop over the fields would cost several times the update itself. Its source consists of
+    positions, numbers and fixed words only, never of names.
     """
     tests = [f"type(v) is tuple and len(v) == {len(schema)}"]
     for position, field in enumerate(schema):
@@ -211,13 +209,13 @@ def _compile_check(schema: pa.Schema, normalise: Callable[[Any], Row]) -> Callab
 
 
 def _exact_test(item: str, kind: pa.DataType, zone: str) -> str | None:
-    """The source of a test that `item` is already what Arrow would give back; None if there is no cheap one."""
+    """Return the source of a test that `item` is already what Arrow would return; None if there is no cheap test."""
     if kind in _INTEGER_BITS:
         bound = 1 << (_INTEGER_BITS[kind] - 1)
         return f"(type({item}) is int and {-bound} <= {item} < {bound})"
     if kind == pa.string():
         return f"(type({item}) is str and ({item}.isascii() or encodes({item})))"
-    # In other zones an hour is missing and one comes twice; what was meant there is for Arrow to say.
+    # In other zones one hour is missing and one occurs twice. What was meant there is for Arrow to decide.
     if pa.types.is_timestamp(kind) and kind.unit == "us" and (kind.tz is None or kind.tz in UTC_NAMES):
         return f"(type({item}) is datetime and {item}.tzinfo is {zone} and not {item}.fold)"
     simple = {pa.float64(): "float", pa.bool_(): "bool", pa.binary(): "bytes", pa.date32(): "date"}
@@ -226,7 +224,7 @@ def _exact_test(item: str, kind: pa.DataType, zone: str) -> str | None:
 
 @lru_cache
 def _zone(kind: pa.DataType) -> dt.tzinfo | None:
-    """The zone in which Arrow gives a timestamp back; None where it has none."""
+    """Return the zone of Arrow's values of a timestamp type; None if it has none."""
     is_aware = pa.types.is_timestamp(kind) and kind.tz is not None
     zone: dt.tzinfo | None = pa.lib.string_to_tzinfo(kind.tz) if is_aware else None
     return zone

@@ -1,12 +1,15 @@
-"""What becomes of stored state when its declaration has changed since.
+"""Migrates stored state whose declaration has changed since.
 
-A restore compares what a checkpoint's manifest says of each state with what the operator declares now. A
-change that loses nothing but what it drops by name turns the stored tables into tables of the new
-declaration; any other is refused, before a cell is loaded, with both declarations.
+A restore compares the declarations in a checkpoint's manifest with the operator's present ones. If a change loses only
+what it drops by name, the stored tables are converted to tables of the new declaration. Any other change is rejected,
+before a cell is loaded, with an error that shows both declarations.
 
-Allowed are: fields added (null in old rows), dropped and reordered; numbers made wider; a time to live
-added (lives begin now) or removed (what had expired by now stays gone); and another Python type, if
-every stored value can be read as that.
+These changes are allowed:
+
+- fields added (null in old rows), dropped and reordered;
+- numbers made wider;
+- a TTL added (lives begin now) or removed (values that had expired by now stay gone);
+- another Python type, if every stored value can be read as that type.
 """
 
 from bisect import bisect_right
@@ -34,16 +37,16 @@ _WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.float16(): (pa.float32(), pa.float64()),
     pa.float32(): (pa.float64(),),
 }
-"""What each type can become without any of its values changing."""
+"""The types to which each type can be widened without changing any value."""
 
 
 def migration(
     old: StateDescriptor, new: StateDescriptor, now_ms: int | None = None
 ) -> Callable[[pa.Table], pa.Table] | None:
-    """What turns stored rows of `old` into rows of `new`, as segments hold them; None where they are the same.
+    """Return a function that turns stored rows of `old` into rows of `new`, as segments hold them; None if they agree.
 
-    `now_ms` is the time of the restore, which a ttl that was added or removed asks for. An OptionError shows
-    both declarations where the change is refused; it may come with the rows, when a value cannot be read.
+    `now_ms` is the time of the restore, which is needed if a TTL was added or removed. If the change is rejected, an
+    OptionError shows both declarations. It may come with the rows, when a value cannot be read.
 
     >>> from millpond.state.types.descriptor import StateKind
     >>> old = StateDescriptor("n", StateKind.VALUE, pa.schema([("count", pa.int32())]))
@@ -81,7 +84,7 @@ class _Migration:
         return migrated
 
     def _lists(self, table: pa.Table) -> pa.Table:
-        """As for single values, but the columns are those of all elements, and cut into lists again."""
+        """Migrate as for single values, with the columns of all elements, and divide them into lists again."""
         lists = table["value"].combine_chunks()
         ends, items = lists.offsets, lists.values
         columns = {field.name: items.field(at) for at, field in enumerate(self.old.codec("").schema)}
@@ -95,7 +98,7 @@ class _Migration:
             ends = counted.take(ends)
             emptied = pc.and_(pc.greater(had, 0), pc.equal(ends[1:], ends[:-1]))
             if "added" in table.column_names:
-                # What was added to a list is over: not what it was added to.
+                # The added elements have expired, but not the list to which they were added.
                 emptied = pc.and_not(emptied, pc.fill_null(table["added"].combine_chunks(), fill_value=False))
             table = _or_deleted(table, emptied)
         converted = self._columns(columns, len(next(iter(columns.values()))))
@@ -112,14 +115,14 @@ class _Migration:
                 yield pa.nulls(count, field.type)
 
     def _expired(self, columns: dict[str, Any]) -> Any | None:
-        """Which values a ttl that was removed has ended; None where there is none."""
+        """Return which values expired under a TTL that was removed; None if there was no such TTL."""
         if self.old.ttl is None or self.new.ttl is not None:
             return None
         born_before = self.now_ms - self.old.ttl.duration_ms
         return pc.fill_null(pc.less_equal(columns[LIFE_FIELD.name], born_before), fill_value=False)
 
     def _read_as_new(self, columns: dict[str, Any], key_at: Callable[[int], Any]) -> None:
-        """Refuse the first stored object that cannot be read as the new type. The bytes stay as they are."""
+        """Raise an OptionError for the first stored object that cannot be read as the new type. The bytes stay."""
         serializer = self.new.serializer
         if serializer is None or _text(self.old) == _text(self.new):
             return
@@ -132,7 +135,7 @@ class _Migration:
                 raise _refused(
                     self.old, self.new, f"the value of key {key_at(at)!r} cannot be read as the new type: {error}"
                 ) from error
-            # What is refused before lets only what msgspec wrote be read by msgspec.
+            # Only what msgspec wrote gets here: other changes of type were rejected before.
             if _rounded(msgspec.msgpack.decode(data), msgspec.msgpack.decode(serializer.dumps(value))):
                 raise _refused(
                     self.old, self.new, f"the value of key {key_at(at)!r} has a whole number that a float would round"
@@ -164,7 +167,7 @@ def _why_refused(old: StateDescriptor, new: StateDescriptor) -> str | None:
 
 
 def _rounded(stored: Any, read: Any) -> bool:
-    """Whether a whole number became a float that is not equal to it. Both as msgspec's plain values.
+    """Return whether a whole number became a float that is not equal to it. Both are msgspec's plain values.
 
     >>> _rounded([1, {"n": 2**53}], [1.0, {"n": 2.0**53}]), _rounded({"n": 2**53 + 1}, {"n": 2.0**53, "new": 0})
     (False, True)
@@ -173,7 +176,7 @@ def _rounded(stored: Any, read: Any) -> bool:
         return type(read) is float and stored != read
     if type(stored) is list and type(read) is list:
         if set(map(type, stored)) == {int} and set(map(type, read)) == {float}:
-            # Of a set, whose order tells nothing, or of a list.
+            # Of a set, whose order means nothing, or of a list.
             return sorted(stored) != sorted(read)
         return any(map(_rounded, stored, read))
     if type(stored) is dict and type(read) is dict:
@@ -184,7 +187,7 @@ def _rounded(stored: Any, read: Any) -> bool:
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of the old type is one of the new. Structs within keep their fields' names and order."""
+    """Return whether every value of the old type is one of the new. Nested structs keep their fields in order."""
     if old == new or new in _WIDER.get(old, ()):
         return True
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):

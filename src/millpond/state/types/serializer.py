@@ -1,7 +1,7 @@
-"""How Python objects become bytes: msgspec unless the user asks for pickle or brings a pair of functions.
+"""Encodes Python objects: with msgspec, unless the user chooses pickle or brings a pair of functions.
 
-A `Serializer` is data, so that it can be compared: two are the same when their `text` is, which is
-what a checkpoint remembers of it (`msgspec int`).
+A `Serializer` is data that can be compared: two are the same if their `text` is. A checkpoint stores that text
+(`msgspec int`).
 """
 
 import pickle
@@ -24,20 +24,20 @@ _OTHER_SERIALIZERS = "Use serializer='pickle', or a pair of functions of your ow
 
 @dataclass(frozen=True)
 class Serializer:
-    """Objects of one state to bytes and back.
+    """Encodes and decodes the objects of one state.
 
     Attributes:
         text: what it does, in the words that a checkpoint and an error show: `msgspec dict[str, int]`.
-        raw: whether it only hands bytes on, as for a restored state whose type nobody declared.
-        dumps: a checked object as bytes.
+        raw: whether it only passes bytes on, as for a restored state whose type nobody declared.
+        dumps: encodes a checked object.
         loads: the inverse.
-        check: the object as it is kept, where it is mutable another than the one given; raises TypeError or
-            ValueError, saying what was expected, where it could not be stored or would not come back equal.
-        exactly: makes a faster `check`, which lets objects of exactly the type pass at once and hands the others to the
-            function given; None where there is no such test.
+        check: returns the object as it is kept, which is another one if it is mutable. If it could not be stored, or
+            would not come back equal, raises TypeError or ValueError, saying what was expected.
+        exactly: makes a faster `check`, which lets objects of exactly the type pass at once and gives others to the
+            function it is given; None if there is no such test.
         mutable: whether the objects can be changed in place.
-        copy: a deep copy.
-        number: int or float, where the objects are of that very type and can be added up; else None.
+        copy: makes a deep copy.
+        number: int or float, if the objects are of that very type and can be added up; else None.
     """
 
     text: str
@@ -52,16 +52,16 @@ class Serializer:
 
 
 def raw_serializer(text: str) -> Serializer:
-    """Hands on the bytes of a state whose type is not known here, under the text it was written with."""
+    """Return a serializer that passes bytes on, for a state whose type is unknown here. `text` is the writer's."""
     return Serializer(text, raw=True)
 
 
 def msgspec_serializer(kind: Any) -> Serializer:
-    """Objects of a type that msgspec knows: builtins, dataclasses, Structs, enums, dates, and their unions.
+    """Return a serializer for a type that msgspec knows: builtins, dataclasses, Structs, enums, dates and unions.
 
-    An object passes as it is if it comes back as it is. One that comes back equal but of other types (a
-    subclass, an integer for a float, a time in another zone) is kept as what comes back, and so is every
-    collection. The rest is refused.
+    An object that comes back unchanged is kept as it is. If it comes back equal but of other types (a subclass, an
+    integer for a float, a time in another zone), the result is kept instead. So it is for every collection. Other
+    objects are rejected.
 
     >>> numbers = msgspec_serializer(list[float])
     >>> numbers.text, numbers.check([1.5, 2]), numbers.loads(numbers.dumps([1.5]))
@@ -96,7 +96,7 @@ def msgspec_serializer(kind: Any) -> Serializer:
         f"msgspec {text}",
         dumps=encode,
         loads=decode,
-        # What can be changed in place is kept as another object than the caller's, who may go on changing that.
+        # A mutable object is kept as another object than the caller's, which the caller may go on changing.
         check=by_round_trip if mutable else compiled(info, by_round_trip),
         exactly=None if mutable else partial(compiled, info),
         mutable=mutable,
@@ -106,12 +106,12 @@ def msgspec_serializer(kind: Any) -> Serializer:
 
 
 def pickle_serializer() -> Serializer:
-    """Any object that pickles. Only for those who ask: a pickle runs code when it is read."""
+    """Return a serializer for any object that pickles. Only on request: a pickle runs code when it is read."""
     return _of_pair("pickle", partial(pickle.dumps, protocol=_PICKLE_PROTOCOL), pickle.loads)
 
 
 def user_serializer(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> Serializer:
-    """A user's own pair of functions, under a name that checkpoints remember.
+    """Return a serializer of a user's own pair of functions, under a name that checkpoints store.
 
     >>> texts = user_serializer("latin-1", lambda text: text.encode("latin-1"), lambda data: data.decode("latin-1"))
     >>> texts.loads(texts.dumps("é"))
@@ -135,7 +135,7 @@ def _of_pair(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], 
         if type(data) is not bytes:
             raise TypeError(f"the serializer {name!r} must give bytes, and gave {type(data).__name__}")
         try:
-            # Kept is another object than the caller's, who may go on changing that.
+            # Another object than the caller's is kept, since the caller may go on changing that one.
             return loads(data)
         except Exception as error:
             raise ValueError(
@@ -143,7 +143,7 @@ def _of_pair(name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], 
                 f"{_shown(value)}: {type(error).__name__}: {error}"
             ) from error
 
-    # Whoever can read what it wrote can copy so; not everything that pickles has a `__deepcopy__` to rely on.
+    # A copy by the pair itself always works. Not everything that pickles has a reliable `__deepcopy__`.
     return Serializer(name, dumps=dumps, loads=loads, check=check, mutable=True, copy=lambda value: loads(dumps(value)))
 
 

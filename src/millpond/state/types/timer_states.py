@@ -1,7 +1,7 @@
-"""The states that hold timers: of a key, a map from expiry in ms to true. One for each time that timers wait for.
+"""The states that hold timers: per key, a map from expiry in ms to true. There is one for each time domain.
 
-They are states like all others, so timers travel in the same deltas and bases and are undone with the same rollbacks. A
-backend knows them by name, since it keeps their order in time too.
+They are states like all others, so timers are in the same deltas and bases and are undone by the same rollbacks. A
+backend knows them by name, since it also keeps their order in time.
 """
 
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Moments in time as state keeps them: whole milliseconds in 64 bits, as segments and manifests hold them."""
+"""Points in time as state keeps them: whole milliseconds in 64 bits, as in segments and manifests."""
 
 from operator import index
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from millpond.errors import OptionError
 
 FIRST_MS, LAST_MS = -(1 << 63), (1 << 63) - 1
-"""The first and the last moment that fits."""
+"""The first and the last time that fits."""
 
 
 def checked_ms(given: Any, what: str) -> int:
-    """A moment as an int. `what` names it in errors.
+    """Return a time as an int. `what` names it in errors.
 
     Raises:
-        OptionError: it is no whole number, or it needs more than 64 bits.
+        OptionError: it is not a whole number, or needs more than 64 bits.
 
     >>> checked_ms(5, "the watermark")
     5

@@ -1,8 +1,8 @@
 """Time to live: how long a value is state after it was last written, or last used.
 
-A state with a TTL keeps, beside each value (each element of a list, each entry of a map), the time
-at which its life began, in ms, as the batch or the watermark tells it, never a machine's clock. What
-has expired is judged by the same time, so a replayed batch expires the same values.
+A state with a TTL keeps the time, in ms, at which each value's life began, beside the value (each element of a list,
+each entry of a map). The time comes from the batch or the watermark, never from a machine's clock. Expiry is judged by
+the same time, so a replayed batch expires the same values.
 
 Source: Flink's StateTtlConfig.
 """
@@ -19,7 +19,7 @@ from millpond.state.types.codec import ValueCodec
 from millpond.state.types.times import LAST_MS
 
 LIFE_FIELD = pa.field("$alive_since_ms", pa.int64())
-"""The column that a state with a TTL has in segments, after those of its values."""
+"""The column that a state with a TTL has in segments, after the columns of its values."""
 
 Refresh = Literal["write", "read-and-write"]
 Visibility = Literal["never", "until-cleaned"]
@@ -34,13 +34,13 @@ class Ttl:
 
     Attributes:
         duration_ms: a value is expired when this much time, 1 ms or more, has passed since its life began.
-        refresh: what begins a value's life anew: a `"write"`, or `"read-and-write"`.
+        refresh: what begins a new life: a `"write"`, or `"read-and-write"`.
         visibility: whether expired values are `"never"` returned, or `"until-cleaned"`: while they are still there.
-        clean_up: when expired values are removed: `"snapshot"` leaves them out of every full snapshot (a checkpoint, a
-            savepoint, what a reader gives of a version), and removes none of live state; `"incremental"` looks at a
-            few cells with every access; `"compaction"` leaves them out of full snapshots too, and of a key group when
-            a checkpoint rewrites it, and when the next checkpoint begins removes from live state what is still expired
-            there, off Spark.
+        clean_up: when expired values are removed. `"snapshot"` leaves them out of every full snapshot (a checkpoint, a
+            savepoint, what a reader gives of a version), and removes none from live state. `"incremental"` checks a
+            few cells with every access. `"compaction"` leaves them out of full snapshots too, and of a key group when
+            a checkpoint rewrites it. Then it removes from live state what is still expired there: when the next
+            checkpoint begins, on Spark when the next batch begins.
 
     >>> hour = Ttl.of(dt.timedelta(hours=1))
     >>> hour.expired(0, now_ms=3_599_999), hour.expired(0, now_ms=3_600_000)
@@ -72,7 +72,7 @@ class Ttl:
 
     @staticmethod
     def of(duration: "Ttl | dt.timedelta | int") -> "Ttl":
-        """A Ttl as it is; a time difference, or a number of ms, as a Ttl that is otherwise as usual."""
+        """Return a Ttl as it is; a time difference, or a number of ms, as a Ttl with the defaults."""
         if isinstance(duration, Ttl):
             return duration
         if isinstance(duration, dt.timedelta):
@@ -85,16 +85,16 @@ class Ttl:
         return Ttl(duration)
 
     def expired(self, alive_since_ms: int, now_ms: int) -> bool:
-        """Whether a life that began then is over now. One that begins later than now is not."""
+        """Return whether a life that began then is over now. A life that begins later than now is not over."""
         return now_ms - alive_since_ms >= self.duration_ms
 
     @property
     def leaves_snapshots(self) -> bool:
-        """Whether a full snapshot is without what has expired: a checkpoint, a savepoint, what a reader gives."""
+        """Whether a full snapshot (a checkpoint, a savepoint, what a reader gives) has no expired values."""
         return "snapshot" in self.clean_up or "compaction" in self.clean_up
 
     def describe(self) -> str:
-        """In a few words: the duration, and what is not as usual.
+        """Describe it in a few words: the duration, and what differs from the defaults.
 
         >>> Ttl(1_000, refresh="read-and-write").describe()
         "1000 ms, refresh='read-and-write'"
@@ -123,27 +123,27 @@ class TtlCodec:
         )
 
     def check(self, stamped: _Stamped) -> _Stamped:
-        """The pair with its value as it is kept."""
+        """Return the pair with its value as it is kept."""
         return self._inner.check(stamped[0]), stamped[1]
 
     def dumps(self, stamped: _Stamped) -> bytes:
-        """Eight bytes of time before those of the value."""
+        """Encode a pair: eight bytes of time before the bytes of the value."""
         return stamped[1].to_bytes(8, "big", signed=True) + self._inner.dumps(stamped[0])
 
     def loads(self, data: bytes) -> _Stamped:
-        """The pair again."""
+        """Decode a pair."""
         return self._inner.loads(data[8:]), alive_since_ms(data)
 
     def columns(self, values: Sequence[_Stamped]) -> list[pa.Array]:
-        """The columns of the values, and one of times."""
+        """Convert pairs to the columns of their values and one of times."""
         inner = self._inner.columns([value for value, _ in values])
         return [*inner, pa.array([alive_since for _, alive_since in values], type=pa.int64())]
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[_Stamped]:
-        """The pairs again."""
+        """Return the pairs from which `columns` was made."""
         return zip(self._inner.rows(columns[:-1]), columns[-1].to_pylist(), strict=True)
 
 
 def alive_since_ms(data: bytes) -> int:
-    """Of a pair's bytes, the second alone."""
+    """Return the time in a pair's bytes."""
     return int.from_bytes(data[:8], "big", signed=True)

@@ -1,1 +1,1 @@
-"""What is put around a backend: caches of its values, and undo."""
+"""Wrappers around a backend: caches of its values, and undo of one key's call."""

@@ -1,13 +1,13 @@
-"""A backend whose value states stand behind King's caches: the one that carries them, and flushes them.
+"""A backend that carries King's caches in front of its value states, and flushes them.
 
-On the data path it stands between an operator and its backend, and mostly is not there: `enter`, the
-handles of list and map states and those of value states that nobody wants cached are the backend's own.
+On the data path it stands between an operator and its backend, and mostly adds nothing: `enter`, the handles of list
+and map states, and those of value states without a cache are the backend's own.
 
-Invariant: whoever looks at state other than through a cached handle (a commit, `keys`, `cells`) finds
-in the backend what the caches have. So what is dirty is written first, by nobody's remembering; it is
-dropped only where the state itself goes: by a rollback, a restore, or `close`.
+Invariant: a reader of state that does not use a cached handle (a commit, `keys`, `cells`) finds in the backend what
+the caches hold. So dirty entries are written before such a read, without anyone having to remember it. They are
+dropped only if the state itself is dropped: by a rollback, a restore, or `close`.
 
-The trade-off: looking at all keys in the middle of a version writes early what a commit would write.
+The trade-off: reading all keys in the middle of a version writes early what a commit would write.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,8 +39,8 @@ class CachedValues(ForwardingBackend):
     """A `KeyedStateBackend` over another one, with caches in front of its value states.
 
     Args:
-        inner: where state is held; nobody else may use it from now on. It is closed with this one.
-        choice: the cache in front of each value state; None for those alone that `cached_value_state` asks for.
+        inner: holds the state. Nothing else may use it from now on. It is closed with this one.
+        choice: the cache in front of each value state; None for a cache only where `cached_value_state` asks for one.
 
     >>> import pyarrow as pa
     >>> from millpond.state import WriteBack
@@ -59,18 +59,18 @@ class CachedValues(ForwardingBackend):
         self._caches: dict[str, WriteBackCache | TwoLayerCache] = {}
         self._attached: list[ValueCache] = []
         self.enter = inner.enter  # type: ignore[method-assign]
-        """Turn to a key group: the backend's own method, since every record of another key group pays for it."""
+        """Enter a key group. This is the backend's own method, because records of a new key group pay for it."""
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state: behind the cache it has, else behind the one chosen for all."""
+        """Return the handle of a value state: its cache, if it has one or one was chosen for all states."""
         if descriptor.name in self._caches or self._choice is None:
             state = self._inner.value_state(descriptor)
             return self._caches.get(descriptor.name, state)
         return self.cached_value_state(descriptor, self._choice)
 
     def cached_value_state(self, descriptor: StateDescriptor, choice: ValueCacheChoice) -> ValueState:
-        """The handle of a value state behind a cache of its own. Ask for it before the state is used otherwise."""
-        # The backend refuses a second declaration that differs.
+        """Return the handle of a value state behind a cache of its own. Call this before any other use of the state."""
+        # The backend rejects a second declaration that differs.
         state = self._inner.value_state(descriptor)
         cache = self._caches[descriptor.name] = self._cache(descriptor.name, state, descriptor.ttl, choice)
         return cache
@@ -80,7 +80,7 @@ class CachedValues(ForwardingBackend):
     ) -> WriteBackCache | TwoLayerCache:
         hooks, watching = choice.hooks, _watching(choice.hooks, ttl, self.context)
         if not (self.shares_objects or hooks.on_update or hooks.write_watch):
-            # Bytes are made of the checked values as they are, many at once, where nobody wants to hear of each.
+            # The backend encodes the checked values itself, so many can be written at once if no hook needs each one.
             watching["raw"] = self._inner.raw(name)
         if isinstance(choice, TwoLayer):
             return TwoLayerCache(
@@ -95,58 +95,58 @@ class CachedValues(ForwardingBackend):
         return WriteBackCache(self, state, max_size=choice.max_size, hit_tracker=hooks.hit_tracker, **watching)
 
     def attach(self, cache: ValueCache) -> None:
-        """Have a cache flushed before state is looked at, and emptied when it is undone or restored.
+        """Have a cache flushed before state is read past it, and emptied when state is undone or restored.
 
-        The last one first, since it may stand in front of another's handle.
+        Caches are flushed last one first, since the last may stand in front of another's handle.
         """
         self._attached.append(cache)
 
     def write_dirty(self) -> None:
-        """Have the backend hold what the caches do. At an error what was not written stays dirty."""
+        """Write the caches' dirty entries to the backend. After an error, entries that were not written stay dirty."""
         for cache in reversed(self._attached):
             cache.update_all_states()
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once."""
+        """Yield key group and key of every key that has this state now, each once."""
         self.write_dirty()
         return self._inner.keys(name)
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         self.write_dirty()
         return self._inner.cells(name, key_group)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
+        """Return every cell of a state in one key group as bytes; None if there are no bytes. Between two versions."""
         self.write_dirty()
         return self._inner.raw_cells(name, key_group)
 
     def write(self, name: str, cells: Cells) -> None:
-        """Put or delete cells in the open version; the caches forget what they knew of them."""
+        """Put or delete cells in the open version, and drop them from the caches."""
         self._inner.write(name, cells)
         if name in self._caches:
             self._caches[name].overwritten(cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle; a cached one is written before it is read."""
+        """Return direct access to the cells of a declared state. A dirty entry is written before it is read."""
         cells, cache = self._inner.raw(name), self._caches.get(name)
         return cells if cache is None else _CachedCells(cells, cache)
 
     def commit(self) -> Snapshot:
-        """End the version, after what is dirty was written. Where that fails nothing is committed."""
+        """Write dirty entries, then end the version. If writing fails, nothing is committed."""
         for cache in reversed(self._attached):
             cache.flush()
         return self._inner.commit()
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit. Return whether there was any."""
         dirty = any(cache.dirty_size() for cache in self._caches.values())
         changed = self._inner.rollback()
         self._forget()
         return changed or dirty
 
     def undo_commit(self) -> None:
-        """Take the last commit back, and what came after it."""
+        """Revert the last commit, and what came after it."""
         self._inner.undo_commit()
         self._forget()
 
@@ -155,7 +155,7 @@ class CachedValues(ForwardingBackend):
         self._load(self._inner.load, descriptor, cells)
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that are bytes as part of a restore."""
+        """Put cells as part of a restore, given as bytes."""
         self._load(self._inner.load_raw, descriptor, key_group, pairs)
 
     def _load(self, load: Callable[..., None], descriptor: StateDescriptor, *cells: Any) -> None:
@@ -165,7 +165,7 @@ class CachedValues(ForwardingBackend):
         self._forget()
 
     def close(self) -> None:
-        """Free everything, the backend too. What is dirty goes with the state that it belongs to. Idempotent."""
+        """Free everything, the backend included. Dirty entries are dropped, as is the state itself. Idempotent."""
         self._forget()
         self._inner.close()
 
@@ -175,34 +175,34 @@ class CachedValues(ForwardingBackend):
 
 
 class _CachedCells:
-    """The `RawCells` of a state behind a cache, which neither counts what is read nor makes room for it."""
+    """The `RawCells` of a state behind a cache. Reads are not counted as the cache's, and not kept in it."""
 
     def __init__(self, inner: RawCells, cache: WriteBackCache | TwoLayerCache) -> None:
         self._inner = inner
         self._cache = cache
 
     def place(self, key_group: int, cell: Any) -> tuple[Where, Any]:
-        """The key, and where the backend has its value."""
+        """Return the key, and the place of its value in the backend."""
         return (key_group, cell), self._inner.place(key_group, cell)
 
     def read(self, place: tuple[Where, Any]) -> Any:
-        """A key's value as it is now."""
+        """Return a key's value as it is now."""
         where, inner = place
         self._cache.write_key(where)
         return self._inner.read(inner)
 
     def read_all(self, places: list[tuple[Where, Any]]) -> list[Any]:
-        """The same of many keys."""
+        """Return the values of many keys as they are now."""
         return list(map(self.read, places))
 
     def put_all(self, places: list[tuple[Where, Any]], values: list[Any]) -> None:
-        """Put or delete values; the cache forgets what it knew of them."""
+        """Put or delete values, and drop them from the cache."""
         self._inner.put_all([inner for _, inner in places], values)
         wheres = [where for where, _ in places]
         self._cache.overwritten(Cells([group for group, _ in wheres], [key for _, key in wheres]))
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        """The cell of a key as it is now."""
+        """Return the cell of a key as it is now."""
         self._cache.write_key((key_group, key))
         return self._inner.of_key(key_group, key)
 
@@ -216,7 +216,7 @@ def _watching(hooks: CacheHooks, ttl: Ttl | None, context: KeyContext) -> Watchi
 
 
 def _got(on_get: Hook, ttl: Ttl, context: KeyContext, key: Row, stamped: Any) -> Any:
-    """`on_get` of a state with a ttl, whose values have the beginning of their lives beside them."""
+    """Call `on_get` for a state with a TTL, whose values are stored beside the beginning of their lives."""
     expired = stamped is not None and ttl.visibility == "never" and ttl.expired(stamped[1], context.now_ms)
     value = on_get(key, None if stamped is None or expired else stamped[0])
     if value is None:

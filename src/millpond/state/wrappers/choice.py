@@ -1,7 +1,7 @@
-"""Which cache stands in front of state, as plain data: what options are parsed into, and what a declaration names.
+"""Which cache stands in front of state, as plain data: options are parsed into it, and declarations name it.
 
-`Lru` caches every cell of a backend. `WriteBack` and `TwoLayer` cache value states, each on its own;
-list and map states then stay uncached, since King's caches keep whole values.
+`Lru` caches every cell of a backend. `WriteBack` and `TwoLayer` cache value states, each state on its own. List and
+map states then stay uncached, since King's caches keep whole values.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ class Lru:
 
     Attributes:
         max_entries: how many pairs it holds, per shard, over all its states; None for no such limit.
-        max_bytes: how many bytes they weigh; None for no such limit.
-        hit_rate_curve: whether it records what it would hit at other sizes, see `millpond.cache.curves`.
+        max_bytes: how many bytes the pairs may weigh; None for no such limit.
+        hit_rate_curve: whether it records its hit rate at other sizes, see `millpond.cache.curves`.
     """
 
     max_entries: int | None = None
@@ -35,18 +35,18 @@ class Lru:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheHooks:
-    """What the user of one of King's caches wants to hear of, and to change.
+    """The functions that a user of one of King's caches has called, to observe it or to change values.
 
-    Hooks are given the key as a tuple, and the value as the operator knows it, also where the state has a ttl. They
-    must not use the state.
+    Hooks get the key as a tuple, and the value as the operator knows it, even if the state has a TTL. They must not
+    use the state.
 
     Attributes:
-        on_get: given a key and the value that was read of the state, None where there is none (or it has expired),
-            the value to hand out and to cache. What it replaced is state only after an `update`.
-        on_update: given a key and the value about to be written, None for a `clear`, the value to write and to cache
-            instead; None clears.
-        hit_tracker: told of every read, True where the key was cached; of two layers, in L1.
-        hit_tracker_l2: two layers: told of every read that missed L1, True where the key was in L2.
+        on_get: gets a key and the value that was read from the state (None if there is none, or it has expired).
+            Returns the value to hand out and to cache. A value it replaced becomes state only with an `update`.
+        on_update: gets a key and the value about to be written (None for a `clear`). Returns the value to write and to
+            cache instead; None clears.
+        hit_tracker: called at every read, with True if the key was cached; with two layers, if it was in L1.
+        hit_tracker_l2: two layers only: called at every read that missed L1, with True if the key was in L2.
         read_watch: runs while the state is read.
         write_watch: runs while the state is written.
     """
@@ -64,8 +64,8 @@ class WriteBack:
     """A `WriteBackCache` in front of a value state. Two choices of the same sizes are equal, whatever their hooks.
 
     Attributes:
-        max_size: how many keys to keep, of each state and shard.
-        hooks: what to hear of and to change.
+        max_size: how many keys to keep, per state and shard.
+        hooks: functions to call.
 
     >>> WriteBack(max_size=0)
     Traceback (most recent call last):
@@ -88,9 +88,9 @@ class TwoLayer:
     """A `TwoLayerCache` in front of a value state. Two choices of the same sizes are equal, whatever their hooks.
 
     Attributes:
-        max_size: how many keys to keep in L1, of each state and shard: the most that a checkpoint has to write.
+        max_size: how many keys to keep in L1, per state and shard: the most that a checkpoint has to write.
         max_size_l2: how many more to keep in L2.
-        hooks: what to hear of and to change.
+        hooks: functions to call.
     """
 
     max_size: int

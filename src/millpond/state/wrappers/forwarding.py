@@ -1,6 +1,6 @@
-"""The backend that every wrapper around another one begins as: each member is the inner backend's.
+"""The base class of every wrapper around a backend: each member forwards to the inner backend.
 
-A wrapper inherits from it and writes what it changes. So a member that the interface gains later is forwarded by
+A wrapper inherits from it and overrides what it changes. So a member that the interface gains later is forwarded by
 every wrapper, and none can forget one.
 """
 
@@ -26,10 +26,10 @@ from millpond.state.types.rows import Row
 
 
 class ForwardingBackend:
-    """A `KeyedStateBackend` that is another one.
+    """A `KeyedStateBackend` that forwards to another one.
 
     Args:
-        inner: where state is held; nobody else may use it from now on. It is closed with this one.
+        inner: holds the state. Nothing else may use it from now on. It is closed with this one.
 
     >>> from millpond.state.spi import HeapBackend
     >>> class Counting(ForwardingBackend):
@@ -49,36 +49,36 @@ class ForwardingBackend:
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         return self._inner.context
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given."""
+        """Whether it keeps the very objects it is given."""
         return self._inner.shares_objects
 
     def enter(self, key_group: int) -> None:
-        """Turn to a key group."""
+        """Enter a key group."""
         self._inner.enter(key_group)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         return self._inner.value_state(descriptor)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         return self._inner.list_state(descriptor)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         return self._inner.map_state(descriptor)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once."""
+        """Yield key group and key of every key that has this state now, each once."""
         return self._inner.keys(name)
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         return self._inner.cells(name, key_group)
 
     def write(self, name: str, cells: Cells) -> None:
@@ -86,11 +86,11 @@ class ForwardingBackend:
         self._inner.write(name, cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle."""
+        """Return direct access to the cells of a declared state."""
         return self._inner.raw(name)
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """The timers that a state holds, in the order of time."""
+        """Return the timers that a state holds, in the order of time."""
         return self._inner.timers_by_time(name, key_groups)
 
     def commit(self) -> Snapshot:
@@ -98,15 +98,15 @@ class ForwardingBackend:
         return self._inner.commit()
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit. Return whether there was any."""
         return self._inner.rollback()
 
     def undo_commit(self) -> None:
-        """Take the last commit back, and what came after it."""
+        """Revert the last commit, and what came after it."""
         self._inner.undo_commit()
 
     def acknowledge(self) -> None:
-        """The last commit will not be taken back."""
+        """Take note that the last commit will not be reverted."""
         self._inner.acknowledge()
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
@@ -114,21 +114,21 @@ class ForwardingBackend:
         self._inner.load(descriptor, cells)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
+        """Return every cell of a state in one key group as bytes; None if there are no bytes. Between two versions."""
         return self._inner.raw_cells(name, key_group)
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that are bytes as part of a restore."""
+        """Put cells as part of a restore, given as bytes."""
         self._inner.load_raw(descriptor, key_group, pairs)
 
     def report_to(self, recorder: Recorder) -> None:
-        """Have a recorder hear of what the backend counts."""
+        """Report what the backend counts to a recorder."""
         self._inner.report_to(recorder)
 
     def temperatures(self) -> pa.Table | None:
-        """The map of key groups by temperature, of a backend that has one."""
+        """Return the map of key groups by temperature, if the backend has one."""
         return self._inner.temperatures()
 
     def close(self) -> None:
-        """Free everything, the inner backend too. Idempotent."""
+        """Free everything, the inner backend included. Idempotent."""
         self._inner.close()

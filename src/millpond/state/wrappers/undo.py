@@ -1,14 +1,13 @@
 """A backend in which one key's call can be undone, while the rest of the open version stays.
 
-On the data path it stands between user code and a backend whose versions are undone as a whole. An
-operator that sets failed calls aside begins a `Call` before it calls user code, and undoes it when that
-fails: what the call changed of its key's states, timers included, is as it was before.
+On the data path it stands between user code and a backend that can undo only whole versions. An operator that sets
+failed calls aside begins a `Call` before it calls user code, and undoes it if user code fails. Then everything the call
+changed in its key's states, timers included, is as it was before.
 
-Each handle notes, before the first change that a call makes to a cell, what the cell held; to undo is
-to write that back. So a call that fails costs what it changed, and one that does not costs a read of
-each cell it changes. A list is copied once a call.
+Before a call's first change to a cell, the handle notes what the cell held. Undoing writes that back. So a failed call
+costs what it changed, and a successful one costs a read of each cell it changes. A list is copied once per call.
 
-Invariant: a call is undone while no later call has touched its key, and before the version ends.
+Invariant: a call is undone only while no later call has used its key, and before the version ends.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +26,7 @@ from millpond.state.wrappers.forwarding import ForwardingBackend
 
 
 class Call:
-    """What one call changed, by state and cell: how to put it back."""
+    """The changes of one call, by state and cell: how to write each cell back."""
 
     __slots__ = ("_backend", "_key", "_key_group", "_noted")
 
@@ -38,15 +37,15 @@ class Call:
         self._noted: dict[tuple[int, Row | None], Callable[[], None]] = {}
 
     def has(self, state: object, map_key: Row | None = None) -> bool:
-        """Whether a cell was noted already."""
+        """Return whether a cell was noted already."""
         return (id(state), map_key) in self._noted
 
     def note(self, state: object, map_key: Row | None, put_back: Callable[[], None]) -> None:
-        """Remember how to put a cell back."""
+        """Note how to write a cell back."""
         self._noted[id(state), map_key] = put_back
 
     def undo(self) -> None:
-        """Put everything back. The call's key is current afterwards."""
+        """Write everything back. The call's key is current afterwards."""
         self._backend.enter(self._key_group)
         self._backend.context.key = self._key
         for put_back in self._noted.values():
@@ -55,7 +54,7 @@ class Call:
 
 
 class UndoableBackend(ForwardingBackend):
-    """A `KeyedStateBackend` over another one, whose calls can be undone.
+    """A `KeyedStateBackend` over another one, in which calls can be undone.
 
     >>> import pyarrow as pa
     >>> from millpond.state.types.descriptor import StateKind
@@ -77,28 +76,28 @@ class UndoableBackend(ForwardingBackend):
         self.call: Call | None = None
 
     def begin_call(self) -> Call:
-        """Begin a call for the current key; the one before it goes on being undoable."""
+        """Begin a call for the current key. The call before it can still be undone."""
         self.call = Call(self._inner)
         return self.call
 
     def end_call(self) -> None:
-        """What is changed from now on belongs to no call."""
+        """End the call: changes from now on belong to no call."""
         self.call = None
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         return _UndoableValue(self, self._inner.value_state(descriptor))
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         return _UndoableList(self, self._inner.list_state(descriptor))
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         return _UndoableMap(self, self._inner.map_state(descriptor))
 
     def commit(self) -> Snapshot:
-        """End the version; no call can be undone any more."""
+        """End the version. No call can be undone any more."""
         self.call = None
         return self._inner.commit()
 
@@ -108,7 +107,7 @@ class UndoableBackend(ForwardingBackend):
         return self._inner.rollback()
 
     def undo_commit(self) -> None:
-        """Take the last commit back."""
+        """Revert the last commit."""
         self.call = None
         self._inner.undo_commit()
 

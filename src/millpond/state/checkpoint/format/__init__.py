@@ -1,1 +1,1 @@
-"""What checkpoints are made of: manifests and segments."""
+"""The formats of a checkpoint: manifests and segments."""

@@ -1,8 +1,8 @@
-"""How large the columns of an Arrow stream become, before any memory is taken for them.
+"""Checks how large the columns of an Arrow stream become, before any memory is allocated for them.
 
-Each compressed buffer of a record batch says in its first eight bytes how long it is when it is decoded,
-and Arrow takes as much memory before it looks further. LZ4 makes of a byte at most 255. So a buffer that
-says more is none that was written, and is refused.
+Each compressed buffer of a record batch states its decoded length in its first eight bytes, and Arrow allocates that
+much before it reads further. LZ4 expands a byte to at most 255 bytes. So a buffer that states more was never written,
+and is rejected.
 
 Source: the Arrow columnar format, "Encapsulated message format" and `Message.fbs`.
 """
@@ -16,14 +16,14 @@ _LONG, _INT, _SHORT = struct.Struct("<q"), struct.Struct("<i"), struct.Struct("<
 _BUFFER = struct.Struct("<qq")
 _NOT_COMPRESSED = -1
 _MESSAGE_HEADER, _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 2, 3
-"""The places of these fields in the tables of a message and of a record batch."""
+"""The positions of these fields in the flatbuffer tables of a message and of a record batch."""
 
 
 def check_decoded_bytes(stream: pa.Buffer) -> None:
-    """Refuse a stream that would take more memory than its bytes can stand for.
+    """Reject a stream that would need more memory than its bytes can decode to.
 
     Raises:
-        ValueError: a buffer says that it is longer than LZ4 can make it.
+        ValueError: a buffer states a length that LZ4 cannot reach.
         pyarrow.ArrowException, struct.error, IndexError: it is no Arrow stream.
     """
     for message in pa.ipc.MessageReader.open_stream(stream):
@@ -48,7 +48,7 @@ def _check_batch(metadata: memoryview, body: memoryview) -> None:
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table lies; 0 where the table does not have it."""
+    """Return the position of a field in a flatbuffer's table; 0 if the table does not have it."""
     names = table - _INT.unpack_from(metadata, table)[0]
     place = _SHORT.size * (2 + number)
     if place >= _SHORT.unpack_from(metadata, names)[0]:

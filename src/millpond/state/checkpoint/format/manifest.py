@@ -1,8 +1,8 @@
 """The manifest of a shard: what its durable state consists of, in one small record.
 
-A shard's segments mean nothing alone. The manifest says which of them there are, which version and
-attempt they make up, and under which schemas; it is written last. Whoever holds a manifest can say
-whether the state it has in memory is that state: lineage, version and token must be equal.
+A shard's segments mean nothing alone. The manifest says which segments there are, which version and attempt they make
+up, and under which schemas. It is written last. State in memory is the manifest's state if lineage, version and token
+are equal.
 """
 
 from typing import Any
@@ -19,10 +19,10 @@ _MAGIC = b"MPHD"
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """One segment, by what the manifest must know of it.
+    """What the manifest records of one segment.
 
-    `first_group` and `last_group` bound the key groups whose cells it holds, both included. `checksum`
-    is the segment's own, so that another segment under the same id is not taken for it.
+    `first_group` and `last_group` bound the key groups whose cells it holds, both included. `checksum` is the segment's
+    own, so that another segment under the same id is not mistaken for it.
     """
 
     id: int
@@ -40,19 +40,19 @@ class Manifest(msgspec.Struct, frozen=True):
     """The manifest of one shard after one version.
 
     Attributes:
-        lineage: random, given when it is new; how a host knows the shard.
+        lineage: random, set when the shard is new; identifies the shard to a host.
         version: the number of versions committed so far; 0 when it is new.
         token: names the attempt that committed this version.
         shard: its number, from 0.
         shards: how many shards the operator has.
         max_parallelism: how many key groups the operator has.
-        watermark_ms: the event-time watermark this version was made under, or -1.
-        processing_ms: the processing time this version was made at; -1 where there was none, and in a manifest that was
-            written before manifests had it.
+        watermark_ms: the event-time watermark under which this version was made, or -1.
+        processing_ms: the processing time at which this version was made. It is -1 if there was none, and in manifests
+            written before this field existed.
         key_schema: the key columns, as a serialized Arrow schema.
         states: the descriptors, encoded.
-        segments: in the order they were written.
-        base_versions: per key group of the shard, the version of its newest base, or -1.
+        segments: in the order in which they were written.
+        base_versions: for each key group of the shard, the version of its newest base, or -1.
         next_base: the position of the key group whose base comes next.
         next_segment: the id of the next segment.
     """
@@ -78,16 +78,16 @@ class Manifest(msgspec.Struct, frozen=True):
         return key_groups_of(self.shard, self.shards, self.max_parallelism)
 
     def is_same_version_as(self, other: "Manifest") -> bool:
-        """Whether both describe the very same state."""
+        """Return whether both describe the very same state."""
         return (self.lineage, self.version, self.token) == (other.lineage, other.version, other.token)
 
     def encode(self) -> bytes:
-        """The manifest as sealed bytes."""
+        """Encode the manifest, with its checksum."""
         return with_checksum(_MAGIC, msgspec.msgpack.encode(self))
 
     @staticmethod
     def decode(data: bytes, name: str) -> "Manifest":
-        """The inverse of `encode`; a CorruptionError names the manifest when it is not whole."""
+        """Decode what `encode` returned. If it is not whole, the CorruptionError names the manifest."""
         body = checked_body(_MAGIC, data, name)
         try:
             return msgspec.msgpack.decode(body, type=Manifest)
@@ -96,10 +96,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def check_restores(manifest: Manifest) -> None:
-    """Refuse a manifest that a restore would not read as it is meant: before its version is acknowledged.
+    """Reject a manifest that a restore would read differently, before its version is acknowledged.
 
     Raises:
-        DataError: it says what would come back, or why nothing would.
+        DataError: it says what would differ, or why it does not decode.
     """
     what = f"version {manifest.version} of shard {manifest.shard}"
     mend = "The version was not stored. Report this as a bug of Millpond."
@@ -114,7 +114,7 @@ def check_restores(manifest: Manifest) -> None:
 
 
 def new_manifest(lineage: str, shard: int, shards: int, max_parallelism: int, key_schema: pa.Schema) -> Manifest:
-    """The manifest of a shard that holds nothing yet."""
+    """Return the manifest of a shard that holds nothing yet."""
     if not 0 <= shard < shards:
         raise OptionError(f"shard {shard} does not exist; the operator has {shards}, numbered from 0.")
     groups = key_groups_of(shard, shards, max_parallelism)

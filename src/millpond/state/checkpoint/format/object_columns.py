@@ -1,15 +1,15 @@
-"""Python objects for those who read state without the classes it was made of.
+"""Python objects as plain columns, for readers without the objects' classes.
 
-Msgspec's bytes are MessagePack, which says of itself what it holds: numbers, texts, lists, maps. So
-the columns of a state of such objects can be read by anybody. Pickles and the bytes of a user's own
-functions stay bytes.
+Msgspec's bytes are MessagePack, which describes its own content: numbers, strings, lists, maps. So anybody can read the
+columns of a state of such objects. Pickles and the bytes of a user's own functions stay bytes.
 
-MessagePack writes an object of a class and a dict alike. Which is which the declared type says
-(`millpond.state.types.object_shapes`): a class becomes a struct with its fields, a dict a map, whose keys are data and
-no columns. What values say beyond their declared type (those of a plain `dict`, say) is found by looking at them.
+MessagePack encodes an object of a class and a dict alike. The declared type tells them apart
+(`millpond.state.types.object_shapes`): a class becomes a struct with its fields; a dict becomes a map, because its keys
+are data and no columns. Types that the declaration leaves open (the values of a plain `dict`, say) are inferred from
+the values.
 
-Arrow has one type a column. Where the values of a dict or a list, or those of a field, have several, that dict, list
-or field is JSON; and where JSON has no words for one of them, MessagePack.
+Arrow has one type per column. If the values of a dict, a list or a field have several types, that dict, list or field
+is JSON; and if JSON cannot express one of the values, MessagePack.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.object_shapes import ANY_DICT, ANY_ITEMS, Entries, Items, Leaf, Record, Shape, shape_of
 
 JSON_COLUMN = "json"
-"""The column that the Parquet files of a state of msgspec's objects have beside their bytes."""
+"""The column that Parquet files of msgspec's objects have beside the objects' bytes."""
 
 TAG = "type"
-"""The field in which msgspec says of which class an object is, unless told otherwise."""
+"""The field in which msgspec writes an object's class, unless configured otherwise."""
 
 _EMPTY = {
     "bool": pa.bool_(),
@@ -35,28 +35,28 @@ _EMPTY = {
     "int": pa.int64(),
     "str": pa.string(),
 }
-"""The types of columns in which there is no value to see it from."""
+"""The types of columns that have no value to infer the type from."""
 
 _SILENT = ("", "any")
-"""What a type is called that says nothing of its values."""
+"""The names of types that say nothing about their values."""
 
 _DICTS: frozenset[type] = frozenset({dict})
 _LISTS: frozenset[type] = frozenset({list, tuple})
-"""Tuples are lists in the key of a dict."""
+"""Lists, and tuples, which stand for lists in the keys of a dict."""
 
 
 class _SeveralTypesError(Exception):
-    """These values have no one Arrow type."""
+    """These values have no single Arrow type."""
 
 
 def with_json(table: pa.Table, state: StateDescriptor) -> pa.Table:
-    """The rows with msgspec's values as JSON beside them; null where JSON has no words for one."""
+    """Return the rows with a column of msgspec's values as JSON; null for a value that JSON cannot express."""
     values = _plain_values(table, state)
     return table if values is None else table.append_column(JSON_COLUMN, pa.array(map(_json, values), type=pa.string()))
 
 
 def decoded(table: pa.Table, state: StateDescriptor) -> pa.Table:
-    """The rows with plain columns in place of msgspec's bytes."""
+    """Return the rows with plain columns in place of msgspec's bytes."""
     values = _plain_values(table, state)
     if values is None or state.serializer is None:
         return table
@@ -73,7 +73,7 @@ def _column(state: StateDescriptor) -> str:
 
 
 def _plain_values(table: pa.Table, state: StateDescriptor) -> list[Any] | None:
-    """Each row's value as builtins; None where the state's values are not msgspec's."""
+    """Return each row's value as builtins; None if the state's values are not msgspec's."""
     if state.serializer is None or not state.serializer.text.startswith(_MSGSPEC):
         return None
     stored = table[_column(state)].to_pylist()
@@ -96,7 +96,7 @@ def _json(value: Any) -> str | None:
 
 
 def _is_blurred(value: Any) -> bool:
-    """Whether a dict in it has keys that JSON, whose keys are texts, would not tell apart: 3 and "3"."""
+    """Return whether a dict in it has keys that JSON, whose keys are strings, would make equal: 3 and "3"."""
     if isinstance(value, dict):
         return len(set(map(str, value))) < len(value) or any(map(_is_blurred, value.values()))
     return isinstance(value, list | tuple) and any(map(_is_blurred, value))
@@ -110,7 +110,7 @@ def _array_or_text(values: Sequence[Any], shape: Shape) -> pa.Array:
 
 
 def _text(values: Sequence[Any]) -> pa.Array:
-    """Values of several types as JSON, or as MessagePack where JSON has no words for one of them."""
+    """Return values of several types as JSON, or as MessagePack if JSON cannot express one of them."""
     texts = [None if value is None else _json(value) for value in values]
     if any(text is None and value is not None for text, value in zip(texts, values, strict=True)):
         return pa.array([None if value is None else msgspec.msgpack.encode(value) for value in values], pa.binary())
@@ -118,7 +118,7 @@ def _text(values: Sequence[Any]) -> pa.Array:
 
 
 def _array(values: Sequence[Any], shape: Shape) -> pa.Array:
-    """Values as a column; a _SeveralTypesError where they have no one type, and whoever holds them must become text."""
+    """Return values as a column. Raises _SeveralTypesError if they have no single type: their holder becomes text."""
     if isinstance(shape, Leaf):
         shape = _seen(values, shape)
     if isinstance(shape, Record):
@@ -131,11 +131,11 @@ def _array(values: Sequence[Any], shape: Shape) -> pa.Array:
 
 
 def _seen(values: Sequence[Any], shape: Leaf) -> Shape:
-    """What the values themselves say, where their type is silent."""
+    """Return the shape that the values themselves have, if their type leaves it open."""
     kinds = set(map(type, values)) - {type(None)}
     if not kinds & {dict, *_LISTS}:
         return shape
-    # Objects of a class within itself: structs as deep as the deepest would be columns made of data again.
+    # Objects of a class nested in itself: structs as deep as the deepest would again make columns depend on data.
     if shape.kind not in _SILENT:
         raise _SeveralTypesError
     if kinds == {dict}:
@@ -154,7 +154,7 @@ def _inferred(values: Sequence[Any], shape: Leaf) -> pa.Array:
 
 
 def _cut(values: Sequence[Any], kinds: frozenset[type], make: Callable[[list[Any]], pa.Array]) -> pa.Array:
-    """What `make` gives of the values that are there, with nulls where there are none; text where they have no type."""
+    """Return the column that `make` makes of the values, with a null for each None; text if they have several types."""
     present = [value for value in values if value is not None]
     if not kinds.issuperset(map(type, present)):
         raise _SeveralTypesError
@@ -166,7 +166,7 @@ def _cut(values: Sequence[Any], kinds: frozenset[type], make: Callable[[list[Any
 
 
 def _spread(column: pa.Array, values: Sequence[Any]) -> pa.Array:
-    """One element of the column for each value that is there, and a null for each that is not."""
+    """Return one element of the column for each value other than None, and a null for each None."""
     found = iter(range(len(values)))
     return column.take(pa.array([None if value is None else next(found) for value in values], pa.int32()))
 
@@ -190,7 +190,7 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _structs(values: Sequence[Any], shape: Record) -> pa.Array:
-    """Objects of classes; those that are written without their fields' names are told by position."""
+    """Return objects of classes as structs. Objects that are written without field names are read by position."""
     names = [*([TAG] if shape.tagged else []), *(name for name, _ in shape.fields)]
     if shape.ordered:
         rows = [dict(zip(names, value, strict=False)) if type(value) in _LISTS else value for value in values]

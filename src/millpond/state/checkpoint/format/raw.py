@@ -1,4 +1,4 @@
-"""Cells in a segment as the bytes that a backend keeps on disk: copied there, and decoded by whoever needs cells.
+"""Cells in a segment as the bytes that a backend keeps on disk: copied as they are, and decoded only if needed.
 
 A raw segment has three columns, `key_group`, `raw.place` and `raw.stored`: the pairs of
 `millpond.state.backend.cell_bytes`. The first two bytes of a place are the writer's number of the state and mean
@@ -19,12 +19,12 @@ _PLACE, _STORED = "raw.place", "raw.stored"
 
 
 def is_raw(table: pa.Table) -> bool:
-    """Whether a segment's table holds bytes instead of columns."""
+    """Return whether a segment's table holds bytes instead of columns."""
     return _PLACE in table.column_names
 
 
 def raw_table(key_group: int, pairs: Pairs) -> pa.Table:
-    """The cells of one key group."""
+    """Return the cells of one key group as a raw table."""
     return pa.table(
         {
             "key_group": pa.repeat(pa.scalar(key_group, pa.int32()), len(pairs)),
@@ -35,14 +35,14 @@ def raw_table(key_group: int, pairs: Pairs) -> pa.Table:
 
 
 def raw_groups(table: pa.Table) -> Iterator[tuple[int, Pairs]]:
-    """The cells of each key group."""
+    """Yield the cells of each key group as bytes."""
     for key_group in pc.unique(table["key_group"]).to_pylist():
         part = table.filter(pc.equal(table["key_group"], key_group))
         yield key_group, Pairs(part[_PLACE].to_pylist(), part[_STORED].to_pylist())
 
 
 def raw_cells(descriptor: StateDescriptor, table: pa.Table) -> Cells:
-    """The cells in a raw table."""
+    """Decode the cells in a raw table."""
     form = cell_bytes(descriptor, 0)
     found = Cells(map_keys=[] if descriptor.kind is StateKind.MAP else None)
     for key_group, pairs in raw_groups(table):

@@ -1,4 +1,4 @@
-"""The manifest of a savepoint: its files, and under which schemas and times they were written."""
+"""The manifest of a savepoint: its files, and the schemas and times under which they were written."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from millpond.state.checkpoint.format.segment import DECODE_ERRORS
 
 
 class SavepointFile(msgspec.Struct, frozen=True, array_like=True):
-    """One Parquet file: which cells it holds, and how to know that it is whole.
+    """One Parquet file: which cells it holds, and how to verify it.
 
-    `mac` is that of its name and bytes, in hex, in a savepoint that is sealed; else empty.
+    `mac` is the MAC of its name and bytes, in hex, in a sealed savepoint; else empty.
     """
 
     name: str
@@ -36,7 +36,7 @@ class SavepointManifest(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(body: bytes | memoryview, name: str) -> "SavepointManifest":
-        """The manifest in a body whose header was checked; a CorruptionError names it when it is none."""
+        """Decode a body whose header was checked. If it does not decode, the CorruptionError names the manifest."""
         try:
             return msgspec.msgpack.decode(body, type=SavepointManifest)
         except DECODE_ERRORS as error:

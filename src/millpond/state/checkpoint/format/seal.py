@@ -1,15 +1,15 @@
-"""The seal of a checkpoint that others could write to: a keyed MAC around each manifest and segment.
+"""The seal of a checkpoint to which others could write: a keyed MAC around each manifest and segment.
 
-Checksums find accidents. Whoever can write to a bucket can also make checksums right; without the key nobody can make
-a seal right. A sealed record is
+Checksums find accidents. Whoever can write to a bucket can also correct the checksums. Nobody can make a valid seal
+without the key. A sealed record is
 
     magic "MPMS" | format version, 1 byte | 3 zero bytes | key id, 8 bytes | MAC, 32 bytes | the record
 
 The MAC is keyed BLAKE2b [1] over what the record is (`segment 7`, say) and its bytes. So no record can be put in
-another's place, and a manifest names its segments by number and checksum. The key id is a hash of the key: it tells a
+another's place; and a manifest names its segments by number and checksum. The key id is a hash of the key: it tells a
 wrong key from an altered record.
 
-What a seal does not show: that a whole checkpoint was put back as it was earlier. Use one key for one query.
+A seal does not reveal that a whole checkpoint was replaced by an earlier one. Use one key for one query.
 
 1. RFC 7693, "The BLAKE2 Cryptographic Hash and Message Authentication Code (MAC)"; keyed mode, section 2.9.
 """
@@ -28,17 +28,17 @@ _MAC_PERSON, _ID_PERSON = b"millpond seal", b"millpond key id"
 _LEAST_KEY_BYTES, _MOST_KEY_BYTES = 16, 64
 
 SEAL_BYTES = _HEADER.size
-"""What a seal adds to a record."""
+"""The bytes that a seal adds to a record."""
 
 
 class Seal:
-    """A key, and what it can show. It is pickled with its key, and never shown with it.
+    """A key that seals and verifies records. Pickling includes the key; `repr` never shows it.
 
     Args:
         key: 16 to 64 random bytes, such as `secrets.token_bytes(32)`.
 
     Raises:
-        OptionError: the key is no bytes, too short or too long.
+        OptionError: the key is not bytes, too short or too long.
 
     >>> seal = Seal(bytes(range(32)))
     >>> seal
@@ -64,12 +64,12 @@ or start from a savepoint.
 
     @staticmethod
     def of(key: "bytes | Seal | None") -> "Seal | None":
-        """The seal of a key; None where there is none."""
+        """Return the seal of a key; None if there is no key."""
         return key if key is None or isinstance(key, Seal) else Seal(key)
 
     @property
     def key_id(self) -> str:
-        """What tells the key from others, and does not tell the key."""
+        """Tells the key from others without revealing it."""
         return self._id.hex()
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ or start from a savepoint.
         return hash(self._id)
 
     def mac(self, data: bytes | memoryview, what: str) -> bytes:
-        """The MAC of a record's bytes, and of what the record is."""
+        """Return the MAC of a record's bytes, and of what the record is."""
         place = what.encode()
         found = hashlib.blake2b(len(place).to_bytes(8, "big"), key=self._key, digest_size=32, person=_MAC_PERSON)
         found.update(place)
@@ -90,11 +90,11 @@ or start from a savepoint.
         return found.digest()
 
     def closed(self, data: bytes | memoryview, what: str) -> bytes:
-        """A record behind its seal; `what` it is must be said again to open it."""
+        """Return a record in its seal. Opening it needs the same `what`."""
         return b"".join((_HEADER.pack(_MAGIC, _VERSION, _RESERVED, self._id, self.mac(data, what)), data))
 
     def opened(self, data: bytes | memoryview, what: str, name: str) -> bytes:
-        """The record behind a seal, which is checked first. Errors call it by its name.
+        """Verify a seal and return its record. Errors call it `name`.
 
         Raises:
             OptionError: it is sealed with another key.
@@ -132,17 +132,17 @@ _MEND = "Nothing was taken from it. Restore an earlier version of the checkpoint
 
 
 def is_sealed(data: bytes | memoryview) -> bool:
-    """Whether bytes begin as a sealed record does."""
+    """Return whether bytes begin like a sealed record."""
     return bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
 def closed(seal: Seal | None, data: bytes, what: str) -> bytes:
-    """A record as it is stored: behind the seal, where there is one."""
+    """Return a record as it is stored: sealed, if there is a seal."""
     return data if seal is None else seal.closed(data, what)
 
 
 def opened(seal: Seal | None, data: bytes, what: str, name: str) -> bytes:
-    """The inverse of `closed`. Errors are those of `Seal.opened`, and an OptionError where a key is missing."""
+    """Return the record that `closed` was given. Raises as `Seal.opened`, and OptionError if a key is missing."""
     if seal is not None:
         return seal.opened(data, what, name)
     if is_sealed(data):
@@ -154,9 +154,9 @@ def opened(seal: Seal | None, data: bytes, what: str, name: str) -> bytes:
 
 
 MANIFEST = "manifest"
-"""What the manifest of a shard is."""
+"""The `what` of a shard's manifest."""
 
 
 def segment(segment_id: int) -> str:
-    """What a segment is."""
+    """Return the `what` of a segment."""
     return f"segment {segment_id}"

@@ -1,18 +1,17 @@
-"""Segments: the bytes in which changed or whole key groups are kept.
+"""Segments: the bytes in which changed cells or whole key groups are kept.
 
 A segment holds cells of one state as one Arrow IPC stream behind a short header:
 
     magic "MPSG" | format version, 1 byte | 3 zero bytes | xxh64 of the body, 8 bytes | body length, 8 bytes | body
 
-Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas
-name them (a list state has one column `value`, a list of structs). So an exported segment can be read by
-anything that reads Arrow. Where lists only grew since the version before, there is a column `added`: in its
-rows that are true, `value` is what was added to the list's end; such a segment has format version 2, and every other
-one 1. A *raw* segment (magic "MPSR") has bytes in place of the columns, see
-`millpond.state.checkpoint.format.raw`.
+Its columns are `key_group`, `deleted`, then `key.*`, `map_key.*` and `value.*` as the state's schemas name them (a list
+state has one column `value`, a list of structs). So anything that reads Arrow can read an exported segment. If lists
+only grew since the version before, there is a column `added`: where it is true, `value` holds the elements that were
+added to the list's end. Such a segment has format version 2, every other one version 1. A *raw* segment (magic "MPSR")
+has bytes in place of the columns, see `millpond.state.checkpoint.format.raw`.
 
-Invariant: a segment is whole or refused. Nothing is taken from one whose magic, version, length or
-checksum is not as written.
+Invariant: a segment is whole or rejected. Nothing is taken from one whose magic, version, length or checksum is not as
+written.
 """
 
 import itertools
@@ -35,10 +34,10 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import RowCodec
 
 FORMAT_VERSION = 2
-"""The newest; what needs nothing of it is written as version 1, which older releases read."""
+"""The newest format version. Segments that do not need it are written as version 1, which older releases read."""
 MAX_SEGMENT_BYTES = 1 << 20
 MAX_CELL_BYTES = 1 << 30
-"""Of one value with its key, or one list: what Spark's state store takes with certainty. Its own limit is 2 GiB."""
+"""Limit of one value with its key, or of one list: what Spark's state store surely accepts. Its own limit is 2 GiB."""
 
 DECODE_ERRORS = (
     msgspec.MsgspecError,
@@ -52,7 +51,7 @@ DECODE_ERRORS = (
     MemoryError,
     struct.error,
 )
-"""What reading a body can raise whose checksum fits though Millpond did not write it; Arrow has OSErrors of memory."""
+"""Errors of decoding a body with a valid checksum that Millpond did not write. Arrow raises OSErrors about memory."""
 
 _MAGIC = b"MPSG"
 _RAW_MAGIC = b"MPSR"
@@ -63,7 +62,7 @@ _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class CellCodec:
-    """Cells of one state to Arrow and back. Made once per state and shard."""
+    """Converts cells of one state to Arrow and back. Created once per state and shard."""
 
     def __init__(self, descriptor: StateDescriptor, key_schema: pa.Schema) -> None:
         self._descriptor = descriptor
@@ -77,11 +76,11 @@ class CellCodec:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its tables."""
+        """The columns of the state's tables."""
         return self.table(Cells(map_keys=None if self._map_keys is None else [])).schema
 
     def table(self, cells: Cells) -> pa.Table:
-        """The cells as columns. A deleted cell has null values. A DataError names the first that cannot be written."""
+        """Return the cells as columns. A deleted cell has null values. A DataError names the first unwritable cell."""
         deleted = list(map(operator.is_, cells.values, itertools.repeat(ABSENT)))
         arrays = {
             "key_group": pa.array(cells.key_groups, type=pa.int32()),
@@ -113,12 +112,12 @@ class CellCodec:
                 )
 
     def _called(self, cells: Cells, at: int) -> str:
-        """What errors call a cell."""
+        """Return the name of a cell for errors."""
         entry = "" if cells.map_keys is None else f", map key {cells.map_keys[at]!r}"
         return f"state {self._state!r} of key {cells.keys[at]!r}{entry}"
 
     def _refuse_unwritable(self, cells: Cells, deleted: list[bool]) -> None:
-        """Try one cell after the other, and name the first that fails."""
+        """Try the cells one by one, and raise an error that names the first one that fails."""
         for at in range(len(cells)):
             try:
                 self._value_arrays(cells.part(at, 1), deleted[at : at + 1])
@@ -139,21 +138,21 @@ class CellCodec:
             return {"value": pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), items)}
         if not any(deleted):
             return dict(zip(self._value_names, self._values.columns(cells.values), strict=True))
-        # Null at every deleted cell, whatever the codec's values are: the rest is taken to its place.
+        # Every deleted cell is null, whatever the codec's values are; the other values are moved to their rows.
         count = itertools.count()
         places = pa.array([None if gone else next(count) for gone in deleted], type=pa.int64())
         columns = self._values.columns([value for value in cells.values if value is not ABSENT])
         return dict(zip(self._value_names, (column.take(places) for column in columns), strict=True))
 
     def plain(self, table: pa.Table) -> pa.Table:
-        """The table of a segment with columns, whatever it has."""
+        """Return the table of a segment with columns, even if it is raw."""
         return self.table(raw_cells(self._descriptor, table)) if is_raw(table) else table
 
     def cells(self, table: pa.Table) -> Cells:
-        """The inverse of `table`, and of what a raw segment has in its place.
+        """Convert a table back to cells: the inverse of `table`. Raw tables are decoded.
 
         Raises:
-            CorruptionError: the table has other columns, or bytes that are no values of the state.
+            CorruptionError: the table has other columns, or bytes that are not values of the state.
         """
         try:
             return self._cells(table)
@@ -183,7 +182,7 @@ class CellCodec:
         return cells
 
     def cell_keys(self, table: pa.Table) -> Iterator[tuple[object, ...]]:
-        """What tells each row's cell from the state's others: its key, and its map key."""
+        """Yield what identifies each row's cell within the state: its key, and its map key."""
         keys = self._keys.rows(_columns("key", self._keys, table))
         return (
             zip(keys, self._rows_of_map_keys(table), strict=True)
@@ -206,14 +205,14 @@ class CellCodec:
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of one state as one; in some of them lists may have grown."""
+    """Concatenate tables of one state, some of which may have the column `added`."""
     return pa.concat_tables(tables, promote_options="default")
 
 
 def whole_lists(table: pa.Table) -> pa.Table:
-    """Rows of a list state in the order of their versions, each list's rows as one: the last one, with the whole list.
+    """Join the rows of each list into one, the last, with the whole list. Rows come in the order of their versions.
 
-    Rows of one cell are told by `cell`, a column of numbers, which is dropped.
+    Rows of one cell have the same number in the column `cell`, which is dropped.
     """
     lists = table["value"].combine_chunks()
     added = pc.fill_null(table[_ADDED], fill_value=False).to_pylist()
@@ -232,12 +231,12 @@ def whole_lists(table: pa.Table) -> pa.Table:
 
 
 def grew(table: pa.Table) -> bool:
-    """Whether rows of a table are additions to lists."""
+    """Return whether rows of a table are additions to lists."""
     return _ADDED in table.column_names
 
 
 def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
-    """The table cut into segments of about `MAX_SEGMENT_BYTES` at most, each with the rows it holds.
+    """Cut the table into segments of at most about `MAX_SEGMENT_BYTES`. Yield each with the rows it holds.
 
     Only a single row may be larger.
     """
@@ -250,7 +249,7 @@ def encode_segments(table: pa.Table) -> Iterator[tuple[pa.Table, bytes]]:
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
-    """Even parts by the rows' mean size; a part where large rows lie together is cut again."""
+    """Cut into even parts by the rows' mean size. A part in which large rows come together is cut again."""
     parts = -(-table.nbytes // MAX_SEGMENT_BYTES)
     if parts <= 1 or table.num_rows <= 1:
         if table.num_rows:
@@ -259,12 +258,12 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
     rows_each = -(-table.num_rows // parts)
     for first in range(0, table.num_rows, rows_each):
         part = table.slice(first, rows_each)
-        # What is a little over the limit because rows are not all alike may stay so.
+        # A part may stay a little over the limit, because rows differ in size.
         yield from [part] if part.nbytes <= 2 * MAX_SEGMENT_BYTES else _cut(part)
 
 
 def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
-    """The table in a segment. A CorruptionError names the segment when it is not whole."""
+    """Decode the table in a segment. If the segment is not whole, the CorruptionError names it."""
     body = pa.py_buffer(checked_body(_magic(data), data, name))
     try:
         check_decoded_bytes(body)
@@ -277,7 +276,7 @@ def decode_segment(data: bytes | memoryview, name: str) -> pa.Table:
 
 
 def verify_segment(data: bytes | memoryview, name: str) -> None:
-    """Prove a segment whole without decoding it. A CorruptionError names it when it is not."""
+    """Verify a segment without decoding it. If it is not whole, the CorruptionError names it."""
     checked_body(_magic(data), data, name)
 
 
@@ -286,18 +285,18 @@ def _magic(data: bytes | memoryview) -> bytes:
 
 
 def with_checksum(magic: bytes, body: bytes, version: int = 1) -> bytes:
-    """A body behind its header, which has the checksum."""
+    """Return a body behind its header, which has the checksum."""
     return _HEADER.pack(magic, version, _RESERVED, xxhash.xxh64_intdigest(body), len(body)) + body
 
 
 def checksum_of(data: bytes | memoryview) -> int:
-    """The checksum in the header of `with_checksum`."""
+    """Return the checksum in the header that `with_checksum` wrote."""
     checksum: int = _HEADER.unpack_from(data)[3]
     return checksum
 
 
 def checked_body(magic: bytes, data: bytes | memoryview, name: str) -> memoryview:
-    """The body behind a header of `with_checksum`, after every part of the header was checked."""
+    """Return the body behind a header of `with_checksum`, after checking every part of the header."""
     mend = "Nothing was taken from it. Restore an earlier version of the checkpoint or start from a savepoint."
     if len(data) < _HEADER.size:
         raise CorruptionError(f"{name} has {len(data)} bytes, fewer than its header of {_HEADER.size}. {mend}")

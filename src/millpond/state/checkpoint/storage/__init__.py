@@ -1,1 +1,1 @@
-"""Where checkpoints are kept: the interface, and its form in files."""
+"""Where checkpoints are kept: the interface, and its implementation in files."""

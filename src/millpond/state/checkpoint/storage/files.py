@@ -1,39 +1,42 @@
 """A shard's versions as files: on a local disk, HDFS, S3, GCS or Azure, through pyarrow's filesystems.
 
-    LOCATION/shard-00003/writers/…    one empty file a writer, its lease
+    LOCATION/shard-00003/writers/…    one empty file per writer, its lease
                         /segments/…   each written once, never changed
-                        /heads/…      one a version, written after its segments
-                        /marks/…      one empty file a version that was acknowledged, written after its manifest
+                        /heads/…      one manifest per version, written after its segments
+                        /marks/…      one empty file per acknowledged version, written after its manifest
 
-Nothing is renamed, and no name is used twice: each holds the writer's token and the number of the
-attempt. A name also tells the length and checksum of the bytes, so a file cut off is known by its size.
+Nothing is renamed, and no name is used twice: each contains the writer's token and the number of the attempt. A name
+also contains the length and checksum of the bytes, so a truncated file is recognized by its size.
 
-Which versions there are: those whose manifest is whole, or has a mark. A manifest that is cut off and has no
-mark was never acknowledged: a crash came between, the version never came to be, and it is passed over.
-A manifest that is cut off or missing and has a mark was whole once: it is damage, which whoever asks for
-the version is told of by the file's name. A mark is empty, so it is there or not, and never torn; it
-is deleted, durably, before its manifest; and it is listed before manifests are, so that a mark that a reader
-sees is of a manifest that it will see. A mark without a manifest does not count once a higher writer has stored a
-version: that one may have deleted the manifest while its own writer was about to write the mark.
+A version exists if its manifest is whole or has a mark. A truncated manifest without a mark was never acknowledged: a
+crash interrupted it, so the version does not exist, and is skipped. A manifest that is truncated or missing and has a
+mark was whole once. That is damage, and asking for the version raises an error with the file's name. Three properties
+of marks make this safe:
 
-Two writers, of which one believes itself alone (a *zombie*), cannot damage each other:
+- A mark is empty, so it exists or not, and is never torn.
+- A mark is deleted, durably, before its manifest.
+- Marks are listed before manifests, so a reader that sees a mark also sees its manifest.
 
-1. A writer begins with a *lease* of an epoch one above all it sees. Epoch and token order all writers.
-2. It looks for a higher lease before it stores a manifest, and again afterwards. Finding one, it reports
-   that the version does not count, and deletes nothing, ever again.
-3. The newest version is that of the highest writer that has stored any, and its highest. The earlier
-   ones are found from parent to parent: a manifest names the one that it was made from. Manifests off that
-   chain belong to writers that were passed by.
+A mark without a manifest does not count once a higher writer has stored a version: that writer may have deleted the
+manifest while the manifest's own writer was about to write the mark.
 
-A new writer leases before it reads manifests. So either the old one's second look finds the lease, or its
-manifest was there before the lease and the new writer found it: a version that was acknowledged is never
-lost. The file system must show a file to all once it is written, as local disks, HDFS, S3, GCS and
-Azure do.
+Two writers, one of which wrongly believes itself alone (a *zombie*), cannot damage each other:
 
-Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this
-writer or lower ones, are ever deleted: manifests first, then, after another look for leases, the segments
-that no manifest left names. Who took a lease before that look stops the deletion; who takes one later does not see
-the deleted manifests. So a writer finds every segment of the version it chose, whichever that is.
+1. A writer begins with a *lease* of an epoch one above all that it sees. Epoch and token order all writers.
+2. It looks for a higher lease before it stores a manifest, and again afterwards. If it finds one, it reports that the
+   version does not count, and never deletes anything again.
+3. The newest version is the highest version of the highest writer that has stored any. The earlier ones are found from
+   parent to parent: a manifest names the one that it was made from. Manifests off that chain belong to writers that
+   were superseded.
+
+A new writer takes its lease before it reads manifests. So either the old writer's second look finds the lease, or its
+manifest was there before the lease and the new writer found it: an acknowledged version is never lost. The file system
+must show a file to all once it is written, as local disks, HDFS, S3, GCS and Azure do.
+
+Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this writer or lower
+ones, are ever deleted: first manifests, then, after another look for leases, the segments that no remaining manifest
+names. A writer whose lease precedes that look stops the deletion. One whose lease comes later does not see the deleted
+manifests. So a writer finds every segment of the version it chose, whichever that is.
 """
 
 import re
@@ -55,10 +58,10 @@ from millpond.state.checkpoint.storage.folder import Folder
 from millpond.state.checkpoint.storage.interface import Commit
 
 _WRITTEN_AT_ONCE = 8
-"""Segments of a version."""
+"""Segments of a version that are written at the same time."""
 
-_CLAIM = re.compile(r"(?P<epoch>\d{8})-(?P<token>\w+)")
-_HEAD = re.compile(
+_LEASE = re.compile(r"(?P<epoch>\d{8})-(?P<token>\w+)")
+_MANIFEST = re.compile(
     r"(?P<version>\d{12})-(?P<identity>[0-9a-f]{16})-(?P<parent>[0-9a-f]{16})"
     r"-(?P<lineage>[0-9a-f]{16})-(?P<bytes>\d+)-(?P<epoch>\d{8})-(?P<token>\w+)-(?P<attempt>\d+)\.(head|mark)"
 )
@@ -69,7 +72,7 @@ _SEGMENT = re.compile(
 
 
 class _Writer(NamedTuple):
-    """Who wrote a file. Of two writers the greater one is right."""
+    """The writer of a file. Of two writers the greater one wins."""
 
     epoch: int
     token: str
@@ -80,7 +83,7 @@ def _writer(match: re.Match[str]) -> _Writer:
 
 
 class _ManifestFile(NamedTuple):
-    """One manifest, by what its name or that of its mark tells; `counts` where it is whole or has a mark."""
+    """One manifest, by what its name or its mark's name says. `counts` if it is whole or has a mark."""
 
     writer: _Writer
     version: int
@@ -108,12 +111,12 @@ class FileStorage:
     Args:
         location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`), or a path in `filesystem`.
         shard: the number of the shard.
-        filesystem: to be used instead of the one that the location's scheme names.
+        filesystem: used instead of the one that the location's scheme names.
         retain: how many versions are kept.
         writer: names this writer; random unless given.
-        read_only: leave no trace. Otherwise the first use, be it a read, takes the shard over from every earlier
+        read_only: leave no trace. Otherwise the first use, even a read, takes the shard over from every earlier
             writer, whose next version will not count.
-        seal: the key that everything is sealed with, 16 to 64 random bytes; None for checksums alone.
+        seal: the key to seal everything with, 16 to 64 random bytes; None for checksums alone.
 
     >>> import tempfile
     >>> storage = FileStorage(tempfile.mkdtemp(), shard=0)
@@ -156,12 +159,12 @@ class FileStorage:
         return self._name
 
     def versions(self) -> list[int]:
-        """The versions that can be asked for, ascending: the newest and those that it was made from."""
+        """Return the versions that can be asked for, ascending: the newest and those that it was made from."""
         self._lease()
         return [manifest.version for manifest in self._chain(self._manifests())][::-1]
 
     def manifest(self, version: int | None = None) -> Manifest | None:
-        """The manifest of a version, or of the newest; None where there is none."""
+        """Return the manifest of a version, by default the newest; None if there is none."""
         self._lease()
         chain = self._chain(self._manifests())
         for found in chain if version is None else [manifest for manifest in chain if manifest.version == version]:
@@ -173,7 +176,7 @@ class FileStorage:
         return Manifest.decode(seals.opened(self._seal, self._read(name), seals.MANIFEST, what), what)
 
     def segment(self, ref: SegmentRef) -> bytes:
-        """One segment. Any file with its id, checksum and length holds the same bytes."""
+        """Return one segment. All files with its id, checksum and length hold the same bytes."""
         wanted = (ref.id, ref.checksum, ref.bytes + (0 if self._seal is None else seals.SEAL_BYTES))
         if wanted not in self._segments:
             files = self._segment_files()
@@ -190,7 +193,7 @@ class FileStorage:
         return data
 
     def put(self, commit: Commit) -> None:
-        """Store a version: segments, then the manifest; then delete what no retained version needs."""
+        """Store a version: segments, then the manifest. Then delete what no retained version needs."""
         self._lease()
         self._attempts += 1
         manifest, what = commit.manifest, f"{self._name}: version {commit.manifest.version} was not stored"
@@ -218,10 +221,10 @@ class FileStorage:
             )
 
     def _write_segments(self, commit: Commit) -> None:
-        """Several at a time: a disk that syncs a file, or a store that answers, takes longer than its bytes do."""
+        """Write several segments at a time: a disk's sync or a store's answer takes longer than the bytes do."""
         with ThreadPoolExecutor(_WRITTEN_AT_ONCE, "millpond-segments") as threads:
             writing: deque[Future[None]] = deque()
-            # Read one by one: all of them may be more than memory holds.
+            # Read one by one: together they may not fit into memory.
             for segment_id, data in commit.segments.items():
                 stored = seals.closed(self._seal, data, seals.segment(segment_id))
                 path = self._segment_path(commit.manifest, segment_id, checksum_of(data), len(stored))
@@ -243,7 +246,7 @@ class FileStorage:
             self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
             self._folder.sync("writers")
         except OSError as error:
-            raise UnavailableError(f"{self._name} could not be claimed for writing: {error}.") from error
+            raise UnavailableError(f"{self._name} gave no lease for writing: {error}.") from error
         self._writer = writer
 
     def _refuse_if_passed(self, what: str) -> None:
@@ -272,7 +275,7 @@ class FileStorage:
         return self._writer
 
     def _delete_superfluous(self, manifest: Manifest) -> None:
-        """Keep the newest versions. The most dangerous code here: each condition stands for a way to lose state."""
+        """Delete all but the newest versions. This is the most dangerous code here: each condition prevents a loss."""
         manifests = [found for found in self._manifests() if found.lineage == _hashed(manifest.lineage)]
         chain = self._chain(manifests)
         if not chain or chain[0].identity != _identity(manifest):
@@ -301,7 +304,7 @@ class FileStorage:
                 self._folder.delete(f"writers/{lease.epoch:08d}-{lease.token}")
 
     def _chain(self, manifests: list[_ManifestFile]) -> list[_ManifestFile]:
-        """The newest manifest, its parent, and so on."""
+        """Return the newest manifest, its parent, and so on."""
         there = [manifest for manifest in manifests if manifest.counts]
         by_identity = {manifest.identity: manifest for manifest in sorted(there)}
         chain = []
@@ -312,12 +315,12 @@ class FileStorage:
         return chain
 
     def _leases(self) -> list[_Writer]:
-        return [_writer(match) for _, _, match in self._files("writers", _CLAIM)]
+        return [_writer(match) for _, _, match in self._files("writers", _LEASE)]
 
     def _manifests(self) -> list[_ManifestFile]:
-        # A mark that is listed first is of a manifest that was written before; see the module.
-        marked = {_manifest_of(name): match for name, _, match in self._files("marks", _HEAD)}
-        files = {name: (size, match) for name, size, match in self._files("heads", _HEAD)}
+        # Marks first: the manifest of a mark that is listed was written before the mark. See the module.
+        marked = {_manifest_of(name): match for name, _, match in self._files("marks", _MANIFEST)}
+        files = {name: (size, match) for name, size, match in self._files("heads", _MANIFEST)}
         meanings = marked | {name: match for name, (_, match) in files.items()}
         whole = {name for name, (size, match) in files.items() if size == int(match["bytes"])}
         highest = max((_writer(files[name][1]) for name in whole), default=None)
@@ -368,7 +371,7 @@ class FileStorage:
         return f"{self._mine.epoch:08d}-{self._mine.token}-{self._attempts}"
 
     def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, int, re.Match[str]]]:
-        """Name, size and meaning of each file whose name is one of ours."""
+        """Yield name, size and parsed name of each file that has a name of this pattern."""
         try:
             sizes = self._folder.sizes(folder)
         except OSError as error:
@@ -397,7 +400,7 @@ def _manifest_of(mark_name: str) -> str:
 
 
 def _identity(manifest: Manifest) -> str:
-    """What tells a version from all others, also from those of the same number."""
+    """Return what identifies a version among all, those of the same number included."""
     return _hashed(f"{manifest.lineage}/{manifest.version}/{manifest.token}")
 
 

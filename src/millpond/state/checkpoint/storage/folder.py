@@ -1,7 +1,7 @@
 """A folder on any of pyarrow's filesystems: local, HDFS, S3, GCS, Azure.
 
-Only what every one of them can do is used: write a new file, read, list and delete. On a local disk
-what was written is also synced, the bytes with the file and the names with `sync`.
+Only operations that all of them have are used: write a new file, read, list and delete. On a local disk, written data
+is also synced: the bytes with the file, and the names with `sync`.
 """
 
 import os
@@ -17,12 +17,12 @@ from millpond.masking import masked
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 _HADOOPS_S3 = "s3a://"
-"""What S3 is called in the locations that Spark is given."""
+"""The scheme of S3 in the locations that Spark is given."""
 _HADOOPS_LIBRARIES = ("libjvm", "libhdfs")
 
 
 class Folder:
-    """A folder. Names are relative to it, with slashes. What goes wrong is an OSError, as pyarrow raises it.
+    """A folder. Names are relative to it, with slashes. Errors are OSErrors, as pyarrow raises them.
 
     Attributes:
         location: as errors name it, see `masked`.
@@ -30,10 +30,10 @@ class Folder:
     Args:
         location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`) with its file system's
             options (`s3://bucket/state?region=eu-west-1`), or a path in `filesystem`.
-        filesystem: to be used instead of the one that the location's scheme names.
+        filesystem: used instead of the one that the location's scheme names.
 
     Raises:
-        OptionError: the location is none, or has an option that its file system does not know.
+        OptionError: the location is invalid, or has an option that its file system does not know.
         MissingDependencyError: a driver of its file system is not installed.
     """
 
@@ -47,15 +47,15 @@ class Folder:
         self._local = isinstance(self._filesystem, pa.fs.LocalFileSystem)
 
     def within(self, name: str) -> "Folder":
-        """A folder in this one. The options of a URI come last, so nothing can be appended to a location."""
+        """Return a folder in this one. A URI ends with its options, so a name cannot be appended to a location."""
         return Folder(self.path(name), self._filesystem)
 
     def path(self, name: str) -> str:
-        """The path of a file, within the filesystem."""
+        """Return the path of a file within the filesystem."""
         return f"{self._root}/{name}"
 
     def make(self, names: Iterable[str]) -> None:
-        """Make folders in this one, and sync what they are in. Object stores have none, and need none."""
+        """Create folders in this one, and sync their parents. Object stores have none, and need none."""
         if self._filesystem.type_name in _OBJECT_STORES:
             return
         for name in names:
@@ -64,33 +64,33 @@ class Folder:
         self.sync("..")
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a new file. It endures a crash of the machine once `sync` was called for its folder too."""
+        """Write a new file. It survives a crash of the machine once `sync` was called for its folder too."""
         with self._filesystem.open_output_stream(self.path(name), compression=None) as stream:
             stream.write(data)
         if self._local:
             _sync(self.path(name))
 
     def sync(self, name: str) -> None:
-        """Have the disk hold the names in a folder."""
+        """Make the names in a folder durable."""
         if self._local:
             _sync(self.path(name))
 
     def read(self, name: str) -> bytes:
-        """A whole file."""
+        """Read a whole file."""
         with self._filesystem.open_input_stream(self.path(name), compression=None) as stream:
             return bytes(stream.read())
 
     def sizes(self, name: str, *, recursive: bool = False) -> dict[str, int]:
-        """The files in a folder, by name relative to that folder, with their bytes; none where there is no folder."""
+        """Return the files in a folder, by name relative to it, with their bytes; none if there is no such folder."""
         base = self.path(name).removesuffix("/.")
         selector = pa.fs.FileSelector(base, allow_not_found=True, recursive=recursive)
         infos = self._filesystem.get_file_info(selector)
         return {info.path.removeprefix(base).lstrip("/"): info.size for info in infos if info.is_file}
 
     def folders(self) -> list[str]:
-        """The folders directly in this one."""
+        """Return the names of the folders directly in this one."""
         if self._filesystem.type_name == "gcs":
-            # pyarrow lists there only what is an object, and nobody made one for a folder.
+            # There pyarrow lists only objects, and a folder has no object of its own.
             return sorted({name.partition("/")[0] for name in self.sizes(".", recursive=True) if "/" in name})
         selector = pa.fs.FileSelector(self._root, allow_not_found=True)
         return sorted(info.base_name for info in self._filesystem.get_file_info(selector) if not info.is_file)
@@ -113,7 +113,7 @@ def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
             f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=20".'
         ) from error
     except (pa.ArrowInvalid, OSError) as error:
-        # What is raised is not `from` it: it quotes the location, a password among it.
+        # Not raised `from` it, since its text quotes the location and any password in it.
         reason = masked(str(error).partition("\n")[0])
         if isinstance(error, OSError) and any(library in reason for library in _HADOOPS_LIBRARIES):
             raise MissingDependencyError(

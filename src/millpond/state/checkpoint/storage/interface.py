@@ -1,9 +1,9 @@
 """Where one shard's versions are kept, and what a version puts there.
 
-Two storages exist: files (`FileStorage`, for the harness and everything off Spark) and Spark's own
-state store. What writes a version and what restores one knows no more than this interface.
+There are two storages: files (`FileStorage`, for the harness and everything off Spark) and Spark's own state store.
+Code that writes or restores a version knows no more than this interface.
 
-Invariant: a version is there whole or not at all. Its manifest is the commit point and is stored last.
+Invariant: a version is stored whole or not at all. Its manifest is the commit point and is stored last.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from millpond.state.checkpoint.format.manifest import Manifest, SegmentRef
 
 @dataclass(frozen=True)
 class Commit:
-    """What one version has to put into durable storage, all of it or nothing.
+    """What one version puts into durable storage, all of it or nothing.
 
     Attributes:
         manifest: of the new version.
-        segments: new ones, by id. Each is read when it is asked for: together they may be more than memory holds.
-        dropped: ids that the new version no longer needs.
-        parent: the manifest that this version was made from.
+        segments: the new ones, by id. Each is read on access: together they may not fit into memory.
+        dropped: ids of segments that the new version no longer needs.
+        parent: the manifest from which this version was made.
     """
 
     manifest: Manifest
@@ -39,17 +39,17 @@ class CheckpointStorage(Protocol):
         ...
 
     def versions(self) -> list[int]:
-        """The versions that can be asked for, ascending."""
+        """Return the versions that can be asked for, ascending."""
         ...
 
     def manifest(self, version: int | None = None) -> Manifest | None:
-        """The manifest of a version, or of the newest; None where there is none. Damage is a CorruptionError."""
+        """Return the manifest of a version, by default the newest, or None. A CorruptionError names a damaged one."""
         ...
 
     def segment(self, ref: SegmentRef) -> bytes:
-        """One segment, as it is stored. A CorruptionError names the segment and its file when it is missing."""
+        """Return one segment, as it is stored. If it is missing, the CorruptionError names the segment and its file."""
         ...
 
     def put(self, commit: Commit) -> None:
-        """Store a version whole. An UnavailableError says that it does not count; earlier versions are untouched."""
+        """Store a version whole. After an UnavailableError it does not count, and earlier versions are untouched."""
         ...

@@ -1,1 +1,1 @@
-"""King's caches of values: write-back and two layers (seed 000)."""
+"""King's caches of values, from flink-state-cache: write-back and two layers."""

@@ -1,8 +1,8 @@
-"""What King's two caches do alike: they are used like a value state, and called by the backend that carries them.
+"""What King's two caches share: they are used like a value state, and flushed by the backend that carries them.
 
-A cache inherits from `CachedState` and says how it finds the entry of a key (`_entry`), how it keeps one (`_put`) and
-which layers it has. All else is the same for both: what is dirty is written once, the end of a version lets go of what
-a caller may hold, and a rollback empties every layer.
+A cache inherits from `CachedState` and defines how it finds the entry of a key (`_entry`), how it keeps one (`_put`),
+and which layers it has. The rest is the same for both: a dirty entry is written once, the end of a version drops what
+a caller may still hold, and a rollback empties every layer.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from millpond.state.wrappers.king.state_access import Carrier, Entry, HitTracker
 class CachedState(PlainValue):
     """A value state behind a cache.
 
-    Who inherits this sets `_layers`, and `_put`, which keeps a key's entry; it attaches itself to the backend last.
+    A subclass sets `_layers`, and `_put`, which keeps a key's entry. It attaches itself to the backend last.
     """
 
     _layers: tuple[Cache[Where, Entry], ...]
@@ -33,52 +33,52 @@ class CachedState(PlainValue):
         self._hit_tracker = hit_tracker
 
     def _entry(self) -> Entry:
-        """The current key's entry, which is read of the state where no layer has it."""
+        """Return the current key's entry, read from the state if no layer has it."""
         raise NotImplementedError
 
     def exists(self) -> bool:
-        """Whether the current key has a value. A read like `get`."""
+        """Return whether the current key has a value. It counts as a read, like `get`."""
         return self._entry().value is not None
 
     def get(self) -> Any:
-        """The current key's value, or None."""
+        """Return the current key's value, or None."""
         return self._below.lend(self._entry())
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; it is written when the key leaves its layer, or at the next checkpoint."""
+        """Set the current key's value. It is written when the key leaves its layer, or at the next checkpoint."""
         where = self._below.require_key()
         self._put(where, self._below.updated(where, value))
 
     def clear(self) -> None:
-        """Forget the current key's value; written as an update is."""
+        """Delete the current key's value. This is written as an update is."""
         where = self._below.require_key()
         self._put(where, self._below.cleared(where))
 
     def update_all_states(self) -> None:
-        """Write each dirty entry to the state, once, and keep it, clean. The current key stays the same.
+        """Write each dirty entry to the state, once, and keep it as a clean one. The current key stays the same.
 
-        Raises whatever the state or a hook raises; entries that were not written yet stay dirty.
+        Raises whatever the state or a hook raises. Entries that were not written yet then stay dirty.
         """
         self._below.write_dirty()
 
     def flush(self) -> None:
-        """The backend's call at the beginning of a commit: `update_all_states`, and the version ends."""
+        """Write all dirty entries and end the version. The backend calls this at the beginning of a commit."""
         self.update_all_states()
         self._below.end_version(*self._layers)
 
     def forget(self) -> None:
-        """The backend's call when the state was undone or restored: every entry goes, dirty or not."""
+        """Drop every entry, dirty or not. The backend calls this when the state was undone or restored."""
         for layer in self._layers:
             layer.clear()
         self._below.dirty.clear()
         self._below.end_version()
 
     def write_key(self, where: Where) -> None:
-        """Write one key's entry to the state, if it is dirty, and keep it, clean."""
+        """Write one key's entry to the state if it is dirty, and keep it as a clean one."""
         self._below.write_key(where)
 
     def overwritten(self, cells: Cells) -> None:
-        """The backend's call when it was given cells of this state to put or delete: they are cached no more."""
+        """Drop the entries of these cells. The backend calls this when it was given cells of this state to write."""
         for where in zip(cells.key_groups, cells.keys, strict=True):
             self._below.dirty.pop(where, None)
             self._below.let_go(where)
@@ -86,9 +86,9 @@ class CachedState(PlainValue):
                 layer.invalidate(where)
 
     def size(self) -> int:
-        """How many keys are cached, in all layers."""
+        """Return how many keys are cached, in all layers."""
         return sum(map(len, self._layers))
 
     def dirty_size(self) -> int:
-        """How many keys the state does not have as they are cached: what a checkpoint would write now."""
+        """Return how many cached keys the state does not have yet: what a checkpoint would write now."""
         return len(self._below.dirty)

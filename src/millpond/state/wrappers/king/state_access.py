@@ -1,19 +1,18 @@
-"""What lies below King's caches: one value state, read and written for any key, with the user's hooks around it.
+"""Access to one value state below King's caches: reads and writes of any key, with the user's hooks around them.
 
-`WriteBackCache` and `TwoLayerCache` differ in what they keep and when they write. What a read and a
-write *are* is the same for both, and stands here: turn to the key, run the hook, run the watch, copy
-where the backend would otherwise share the user's object, and turn back to the key that was current.
+`WriteBackCache` and `TwoLayerCache` differ in what they keep and when they write. What a read and a write are is the
+same for both, and is here: enter the key, run the hook, run the watch, copy the value if the backend would otherwise
+share the user's object, and return to the key that was current.
 
-Invariant: after `write`, whether it raised or not, the current key is the one from before, and an
-entry is clean, and no longer in `dirty`, only if its value reached the state.
+Invariant: after `write`, whether it raised or not, the current key is the one from before. An entry is clean, and no
+longer in `dirty`, only if its value reached the state.
 
-What callers do to a value in place is state only after an update. So two objects are kept apart: an
-entry's value, and what was *given* by the key's last update or handed out since, which reads of the
-version give back. A clean value that can be changed is handed out itself, to spare a copy, and is then
-*lent*: it is not kept beyond its version. Both are noted by key, so that the end of a version costs by
-what it touched, not by what is cached.
+A change that a caller makes to a value in place becomes state only with an update. So two objects are kept apart: an
+entry's value, and the object *given* by the key's last update or handed out since, which later reads of the version
+return. A clean value that can be changed is handed out itself, to spare a copy. It is then *lent*: it is dropped at
+the end of its version. Both are noted by key, so the end of a version costs by what it touched, not by what is cached.
 
-Source: King's flink-state-cache, whose hooks, trackers and watches these are.
+Source: King's flink-state-cache, which defined these hooks, trackers and watches.
 """
 
 import datetime as dt
@@ -31,13 +30,13 @@ from millpond.state.backend.sums import Sums
 from millpond.state.types.rows import Row
 
 Where: TypeAlias = tuple[int, Row]
-"""A key group and a key of it: what the caches' maps have as keys."""
+"""A key group and a key of it: the keys of the caches' maps."""
 
 Hook: TypeAlias = Callable[[Row, Any], Any]
-"""Given a key and its value (None where there is none), the value to go on with."""
+"""Gets a key and its value (None if there is none). Returns the value to use instead."""
 
 HitTracker: TypeAlias = Callable[[bool], object]
-"""Told of each read whether the layer had the key."""
+"""Called at each read with whether the layer had the key."""
 
 _WRITTEN_TOGETHER = 64
 
@@ -60,21 +59,21 @@ _UNCHANGEABLE = frozenset(
 
 
 class Carrier(Protocol):
-    """A backend that carries caches and flushes them: `CachedValues`, as the caches see it."""
+    """A backend that carries caches and flushes them: the part of `CachedValues` that the caches use."""
 
     @property
     def context(self) -> KeyContext:
-        """Whose state is meant."""
+        """The current key, and the time."""
         ...
 
     @property
     def shares_objects(self) -> bool:
-        """Whether the very objects are kept that are written."""
+        """Whether the very objects that are written are kept."""
         ...
 
     @property
     def enter(self) -> Callable[[int], None]:
-        """Turns to a key group."""
+        """Enters a key group."""
         ...
 
     def attach(self, cache: ValueCache) -> None:
@@ -83,19 +82,19 @@ class Carrier(Protocol):
 
 
 class Watch(Protocol):
-    """A stopwatch that records what it measured, as a user's metrics want it."""
+    """A stopwatch that records its measurements in the user's metrics."""
 
     def restart(self) -> None:
-        """The state is about to be read or written."""
+        """Start: the state is about to be read or written."""
         ...
 
     def stop_and_record(self) -> None:
-        """It was. Not called where it raised."""
+        """Stop and record: the read or write succeeded. Not called if it raised."""
         ...
 
 
 class Watching(TypedDict, total=False):
-    """What both caches let their user hear of, and change. `WriteBackCache` explains each."""
+    """The functions that a user gives to either cache. `WriteBackCache` explains each."""
 
     on_get: Hook | None
     on_update: Hook | None
@@ -106,7 +105,7 @@ class Watching(TypedDict, total=False):
 
 
 class Entry:
-    """One cached value; None says that the key has none."""
+    """One cached value. None means that the key has none."""
 
     __slots__ = ("dirty", "value")
 
@@ -188,22 +187,22 @@ class WatchedState:
             codec = descriptor.codec(self._who)
             self._check, self._private = codec.check, codec.copy
             self._is_mutable = _is_value if codec.mutable else _never
-            # The pairs of a state with a ttl are made anew by its handle, and tuples by their check.
+            # The handle of a state with a TTL creates new pairs, and the check of tuples creates new tuples.
             self._gives_back = codec.mutable and descriptor.serializer is not None and descriptor.ttl is None
         self.sums = Sums(descriptor, self._check)
         self._raw = raw
-        # A state that is known makes another object itself of what it is given and can be changed.
+        # A state with a descriptor copies a mutable object that it is given by itself.
         self._copy = (copy or (deepcopy if descriptor is None else None)) if backend.shares_objects else None
 
     def require_key(self) -> Where:
-        """The current key, where it must be one."""
+        """Return the current key. Raises OptionError if there is none."""
         context = self._context
         if context.key_group < 0:
             raise no_current_key(self._name)
         return context.key_group, context.key
 
     def updated(self, where: Where, value: Any) -> Entry:
-        """The dirty entry of a value that the user gives; refused now where the state could not keep it."""
+        """Return the dirty entry for a value that the user gives. A value the state cannot keep raises a DataError."""
         if value is None:
             raise DataError(f"{self._who}: expected a value, got None: a state without a value is absent. Use clear().")
         entry = self.dirty[where] = Entry(self._check(value), dirty=True)
@@ -217,13 +216,13 @@ class WatchedState:
         return entry
 
     def cleared(self, where: Where) -> Entry:
-        """The dirty entry that says of a key that it has no value."""
+        """Return the dirty entry for a key without a value."""
         entry = self.dirty[where] = Entry(None, dirty=True)
         self.let_go(where)
         return entry
 
     def lend(self, entry: Entry) -> Any:
-        """The current key's value for a caller who may go on to change it; its entry has it."""
+        """Return the current key's value, from its entry, to a caller that may change it."""
         value = entry.value
         if not self._is_mutable(value):
             return value
@@ -239,16 +238,16 @@ class WatchedState:
         return value
 
     def revert(self, where: Where) -> None:
-        """Reads of the version give back a key's entry from now on, not what its last update was given."""
+        """Have reads in this version return a key's entry again, instead of the object given to its last update."""
         self._given.pop(where, None)
 
     def let_go(self, where: Where) -> None:
-        """A key's entry is another, or gone: nothing is known of what was handed out of the last one."""
+        """Forget the objects given or lent for a key, because its entry was replaced or dropped."""
         self._given.pop(where, None)
         self._lent.discard(where)
 
     def read(self) -> Entry:
-        """The current key's value from the state, through the hook, as a clean entry."""
+        """Read the current key's value from the state, apply the hook, and return it as a clean entry."""
         key = self.require_key()[1]
         watch = self._read_watch
         if watch is not None:
@@ -259,7 +258,7 @@ class WatchedState:
         return Entry(value if self._on_get is None else self._on_get(key, value), dirty=False)
 
     def write_dirty(self) -> None:
-        """Write every dirty entry to the state and make it clean. At an error the rest stay dirty."""
+        """Write every dirty entry to the state and make it clean. After an error the rest stay dirty."""
         if self.dirty:
             self.write(list(self.dirty.items()))
 
@@ -269,7 +268,7 @@ class WatchedState:
             self.write(((where, self.dirty[where]),))
 
     def write(self, entries: Iterable[tuple[Where, Entry]]) -> None:
-        """Write these, those that are dirty."""
+        """Write those of these entries that are dirty."""
         if self._raw is not None:
             dirty = ((where, entry) for where, entry in entries if entry.dirty)
             while together := list(islice(dirty, _WRITTEN_TOGETHER)):
@@ -313,8 +312,8 @@ class WatchedState:
         entry.value, entry.dirty = value, False
 
     def end_version(self, *layers: Cache[Where, Entry]) -> None:
-        """Keep nothing that a caller may hold. No key is current from here on, until the operator enters the next."""
-        # Freeing a large object takes as long as making it: each goes with a later update.
+        """Drop what a caller may hold. No key is current from here on, until the operator enters the next one."""
+        # Freeing a large object takes as long as making it, so each is freed with a later update.
         self._spent += self._given.values()
         self._given = {}
         for where in self._lent:
@@ -325,14 +324,14 @@ class WatchedState:
 
 
 def checked_size(option: str, size: int) -> int:
-    """A size of at least one; an OptionError names the option."""
+    """Return a size of at least one. An OptionError names the option."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise OptionError(f"{option}: expected a whole number of at least 1, got {size!r}.")
     return size
 
 
 def can_change(value: Any) -> bool:
-    """Whether who holds the value could change it in place. What is not known counts as if.
+    """Return whether a holder of the value could change it in place. An unknown type counts as changeable.
 
     >>> can_change((1, "a", None)), can_change({"a": 1}), can_change((1, []))
     (False, True, True)

@@ -1,16 +1,16 @@
-"""King's two-layer cache: a small write-back layer for the blocking part's sake, a large one for the hits'.
+"""King's two-layer cache: a small write-back layer that keeps the flush short, and a large one that gives hits.
 
-The single layer (`write_back`) has to be large for its hits and small for its flush. Here the two are
-apart. L1 is write-back and small; L2 is write-through and large:
+A single layer (`write_back`) has to be large to hit and small to be flushed quickly. This cache separates the two: L1
+is write-back and small, L2 is write-through and large.
 
     update ──> L1 (dirty or clean) ── evicted: written, then moved down ──> L2 (clean) ──> dropped
                  ▲                                                           │
                  └────────────────────────── read again ─────────────────────┘
 
-Invariants: an entry of L2 is clean; a key is in one layer at most. So a flush writes no more than L1
-holds, however large L2 is. The cache is attached to its backend, as the single layer is.
+Invariants: an entry of L2 is clean, and a key is in at most one layer. So a flush writes no more than L1 holds, however
+large L2 is. The cache is attached to its backend, as the single layer is.
 
-Trade-off: a key that moves between the layers is written each time it goes down dirty: more writes
+Trade-off: a key that moves between the layers is written each time it goes down dirty. So there are more writes
 between checkpoints than with one layer of the same size.
 
 Source: King's flink-state-cache, "Two layered cache".
@@ -39,18 +39,18 @@ class TwoLayerCache(CachedState):
     - Freshness, concurrency, dirtiness and iteration: as `WriteBackCache`.
 
     Args:
-        backend: a `CachedValues`, whose current key is meant; it flushes this cache before every commit.
+        backend: a `CachedValues`, whose current key is used. It flushes this cache before every commit.
         state: what `backend.value_state` returned.
         max_size: how many keys to keep in L1, which is the most that a checkpoint has to write.
         max_size_l2: how many more to keep in L2.
-        hit_tracker: told of every read, True where the key was in L1.
-        hit_tracker_l2: told of every read that missed L1, True where the key was in L2.
+        hit_tracker: called at every read, with True if the key was in L1.
+        hit_tracker_l2: called at every read that missed L1, with True if the key was in L2.
         watching: `on_get`, `on_update`, `read_watch`, `write_watch` and `copy`, as for `WriteBackCache`.
 
     Raises:
-        OptionError: a size below 1, a backend that carries no caches, no state, a handle that has a ttl or a default;
-            later, a use without a current key.
-        DataError: an `update` with None, or with what the state cannot keep.
+        OptionError: a size below 1, a backend that carries no caches, no state, or a handle that has a TTL or a
+            default; later, a use without a current key.
+        DataError: an `update` with None, or with a value that the state cannot keep.
 
     >>> import pyarrow as pa
     >>> from millpond.state.spi import CachedValues, HeapBackend, StateDescriptor, StateKind
@@ -90,11 +90,11 @@ class TwoLayerCache(CachedState):
         backend.attach(self)
 
     def size_l1(self) -> int:
-        """How many keys are in L1."""
+        """Return how many keys are in L1."""
         return len(self._l1)
 
     def size_l2(self) -> int:
-        """How many keys are in L2."""
+        """Return how many keys are in L2."""
         return len(self._l2)
 
     def _entry(self) -> Entry:
@@ -115,7 +115,7 @@ class TwoLayerCache(CachedState):
         return entry
 
     def _to_l1(self, where: Where, entry: Entry) -> None:
-        # Out of L2 first: what L1 moves down needs the room, and must not push out another.
+        # Out of L2 first: the entry that L1 moves down needs the room, and must not push out another.
         self._l2.invalidate(where)
         self._l1.put(where, entry)
 

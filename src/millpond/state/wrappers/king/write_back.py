@@ -1,15 +1,15 @@
-"""King's single-layer cache: a value state that is written when an entry leaves, or at a checkpoint.
+"""King's single-layer cache: a value state that is written when an entry leaves the cache, or at a checkpoint.
 
-On the data path it stands between user code and one value state of a backend, usually one that turns
-every value into bytes. A key that is read and written event after event costs the state one read when
-it comes and one write per checkpoint.
+On the data path it stands between user code and one value state of a backend, usually one that encodes every value as
+bytes. A key that is read and written event after event costs the state one read when the key enters the cache, and
+one write per checkpoint.
 
-Invariant: what the state does not have yet is a dirty entry, and a dirty entry leaves only after its
-value reached the state. The cache is attached to its backend, so a commit flushes it first and a
-rollback empties it; nobody has to remember.
+Invariant: a value that the state does not have yet is a dirty entry, and a dirty entry leaves only after its value
+reached the state. The cache is attached to its backend. So a commit flushes it first, and a rollback empties it; no
+caller has to remember that.
 
-Trade-off: the larger the cache, the more is dirty at a checkpoint, and the flush is in its blocking
-part. `TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
+Trade-off: the larger the cache, the more is dirty at a checkpoint, and the flush is in its blocking part.
+`TwoLayerCache` bounds that by its first layer; `LruStateCache` avoids it.
 
 Source: King's flink-state-cache, "Background of two layered state caching in Flink".
 """
@@ -33,37 +33,37 @@ class WriteBackCache(CachedState):
     """A write-back LRU cache in front of one value state, used like that state.
 
     - Key: the backend's current key and its key group.
-    - Capacity: `max_size` keys. A key without a value takes a place too, and is not read again.
-    - Freshness: the state belongs to the cache. Whoever else changes the state, or puts a second cache
-      in front of it, is not seen.
+    - Capacity: `max_size` keys. A key without a value counts too, and is not read again.
+    - Freshness: the state belongs to the cache. Changes that anything else makes to the state, such as a second
+      cache in front of it, are not seen.
     - Concurrency: one thread, the backend's.
 
-    An entry is dirty if and only if `update` or `clear` was called since it was last written. A value
-    that `get` returned and that was changed in place becomes state with `update`, and only then;
-    without one the cache lets go of it at the end of the version.
+    An entry is dirty if and only if `update` or `clear` was called since it was last written. If a value
+    that `get` returned is changed in place, that becomes state with an `update`, and only then. Without
+    one, the cache drops the value at the end of the version.
 
-    The backend has what is dirty written before anybody looks at all its keys.
+    The backend has dirty entries written before it reads all its keys.
 
     Args:
-        backend: a `CachedValues`, whose current key is meant; it flushes this cache before every commit.
+        backend: a `CachedValues`, whose current key is used. It flushes this cache before every commit.
         state: what `backend.value_state` returned.
         max_size: how many keys to keep.
-        on_get: given a key and what was read of the state, the value to hand out and to cache. A value that it
-            replaced is state only after an `update`.
-        on_update: given a key and the value about to be written, the value to write and to cache instead; None
+        on_get: gets a key and the value read from the state. Returns the value to hand out and to cache. A value that
+            it replaced becomes state only with an `update`.
+        on_update: gets a key and the value about to be written. Returns the value to write and to cache instead; None
             clears. Hooks must not use the cache.
-        hit_tracker: told of every read, True where the key was cached.
+        hit_tracker: called at every read, with True if the key was cached.
         read_watch: runs while the state is read.
         write_watch: runs while the state is written.
-        copy: makes the copy that is written where the backend keeps the very objects it is given and the state, one of
-            your own, does not copy them itself.
-        raw: the cells of the same state past its handle, of a backend that keeps bytes: what is dirty is written there,
-            many at once, without another check. Not together with `on_update` or `write_watch`.
+        copy: makes the copy to write, if the backend keeps the very objects it is given and the state is a custom one
+            that does not copy them itself.
+        raw: direct access to the same state, for a backend that keeps bytes. Dirty entries are written there, many at
+            once, without another check. Not together with `on_update` or `write_watch`.
 
     Raises:
-        OptionError: a size below 1, a backend that carries no caches, no state, a handle that has a ttl or a default;
-            later, a use without a current key.
-        DataError: an `update` with None, or with what the state cannot keep.
+        OptionError: a size below 1, a backend that carries no caches, no state, or a handle that has a TTL or a
+            default; later, a use without a current key.
+        DataError: an `update` with None, or with a value that the state cannot keep.
 
     >>> import pyarrow as pa
     >>> from millpond.state.spi import CachedValues, HeapBackend, StateDescriptor, StateKind

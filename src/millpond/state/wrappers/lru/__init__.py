@@ -1,1 +1,1 @@
-"""An LRU cache of objects over any state backend (seed 002, FLIP-325)."""
+"""An LRU cache of objects over any state backend, as in FLIP-325."""

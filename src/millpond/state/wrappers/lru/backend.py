@@ -1,25 +1,25 @@
-"""The LRU cache of FLIP-325: a backend that keeps the objects of another one's hottest cells.
+"""The LRU cache of FLIP-325: a backend that keeps the objects of another backend's hottest cells.
 
-On the data path it stands between the handles that user code holds and a backend that is slow to read,
-such as RocksDB. With room for every cell it costs what the heap backend costs; with less, the backend
-behind it takes what is cold. It is write-back: an update touches the cache alone, and a changed cell
-reaches the backend when it leaves, or shortly before, in batches. Timers pass the cache (`timers`).
+On the data path it stands between the handles that user code holds and a backend that is slow to read, such as
+RocksDB. With room for every cell it costs what the heap backend costs. With less room, the backend behind it holds the
+cold cells. It is write-back: an update changes the cache alone, and a changed cell reaches the backend when it leaves
+the cache, or shortly before, in batches. Timers bypass the cache (`timers`).
 
-A commit flushes nothing. The backend commits too, with what it was given so far, and the snapshot lays
-the dirty entries over the backend's (see `lru_entries`, `lru_snapshot`). So the blocking part of a
-checkpoint costs the same for one dirty entry and for a million.
+A commit flushes nothing. The backend commits what it was given so far, and the snapshot puts the dirty entries
+over the backend's cells (see `entries` and `snapshot`). So the blocking part of a checkpoint costs the same for one
+dirty entry and for a million.
 
-Invariant: the live state is the backend's with the dirty entries laid over it, and every committed
-version is the backend's of that version with the entries that were dirty then. A dirty entry is cached.
+Invariant: the live state is the backend's with the dirty entries put over it. Every committed version is the backend's
+version with the entries that were dirty then. A dirty entry is cached.
 
-- Key: state, key group and key; for a map state the map key too. Lists are one pair.
+- Key: state, key group and key; for a map state the map key too. A list is one pair.
 - Unit of capacity: pairs, cached absences included, over all states; or bytes, as estimated by
   `millpond.cache.weight.deep_size`.
-- Freshness: always; every read and write of the shard comes this way.
-- Concurrent misses: none. The handles belong to one thread; snapshots may be read from others.
+- Freshness: always current, since every read and write of the shard goes through the cache.
+- Concurrent misses: none. The handles belong to one thread. Snapshots may be read from others.
 
-The trade-off: what is dirty is in memory three times over its references (live, committed, committed
-before), and the first change of a bucket after a commit copies that bucket's dictionary.
+The trade-off: up to three dictionaries refer to a dirty entry (live, last commit, commit before). And the first change
+of a bucket after a commit copies the bucket's dictionary.
 
 Source: FLIP-325, "Introduce LRU cache to accelerate state backend access".
 """
@@ -59,24 +59,24 @@ from millpond.state.wrappers.lru.timers import UncachedTimers
 from millpond.state.wrappers.lru.told_reads import tell_reads
 
 _TURNS_A_LOOK = 1_024
-"""How often keys are turned to between two looks at the clock, for the hit ratio: a look costs as much as a hit."""
+"""Number of `enter` calls between two clock reads for the hit ratio: reading the clock costs as much as a hit."""
 
 
 @dataclass(frozen=True)
 class LruStats:
-    """What a cache did since it was made, and what it holds.
+    """What a cache did since it was created, and what it holds.
 
     Attributes:
         hits: reads that found their pair in the cache. A write reads nothing, so it is neither a hit nor a miss.
         misses: reads that did not.
         gets: reads of the backend.
-        puts: cells written to the backend; they are written in batches.
-        key_switches: how often the backend had to find a key beyond the record's own turn: once for each of its reads.
+        puts: cells written to the backend. They are written in batches.
+        key_switches: how often the backend had to find another key than the record's: once for each of its reads.
             Writes need none, since an entry keeps the place of its cell.
         copies: deep copies of mutable values.
-        evictions: pairs that left for lack of room.
+        evictions: pairs that were dropped to make room.
         entries: pairs cached now.
-        bytes: their estimated weight; 0 where the cache is sized in pairs.
+        bytes: their estimated weight; 0 if the cache is sized in pairs.
     """
 
     hits: int
@@ -94,15 +94,15 @@ class LruStateCache(ForwardingBackend):
     """A `KeyedStateBackend` that caches the cells of another one.
 
     Args:
-        inner: what is cached; nobody else may use it from now on. It is closed with the cache.
-        max_entries: pairs the cache may hold, over all states (FLIP-325's `state.backend.cache.max-entries-num`;
-            its 0, for no cache, is the backend without this class).
+        inner: the backend to cache. Nothing else may use it from now on. It is closed with the cache.
+        max_entries: pairs the cache may hold, over all states (FLIP-325's `state.backend.cache.max-entries-num`). To
+            have no cache, which is 0 there, use the backend without this class.
         max_bytes: bytes the pairs may weigh. A pair heavier than this is written through and not kept.
-        weigher: the bytes of a pair, of its key (with its map key) and its value.
-        hit_rate_curve: whether to record what it would hit at other sizes, for `millpond.cache.curves`.
-        recorder: hears of hits, misses and the hit ratio (`stateCacheHitRatio`) once a second while records flow, and
+        weigher: returns the bytes of a pair, from its key (with its map key) and its value.
+        hit_rate_curve: whether to record the hit rate at other sizes, for `millpond.cache.curves`.
+        recorder: gets hits, misses and the hit ratio (`stateCacheHitRatio`) once a second while records flow, and
             at every commit.
-        clock: monotonic milliseconds, for the hit ratio.
+        clock: returns monotonic milliseconds, for the hit ratio.
 
     Raises:
         OptionError: neither limit is given, or one is below 1.
@@ -154,22 +154,22 @@ class LruStateCache(ForwardingBackend):
         self._hit_ratio = HitRatio(self._reads, clock)
         self._recorder = recorder
         self._turns_to_clock = _TURNS_A_LOOK
-        # The numbers of the first versions that belong to the open and to the last committed one.
+        # The numbers of the first versions that belong to the open and to the last committed version.
         self._opened = self._committed = 0
         self._newest: LruSnapshot | None = None
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         return self._context
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given: yes."""
+        """Whether it keeps the very objects it is given: yes."""
         return True
 
     def enter(self, key_group: int) -> None:
-        """Turn to a key group. The backend is turned when something must be read there."""
+        """Enter a key group. The backend enters it when something must be read there."""
         if key_group not in self._entered:
             self._enter_first(key_group)
         self._context.key_group = key_group
@@ -182,22 +182,22 @@ class LruStateCache(ForwardingBackend):
                 self._wanted_bounds = None
 
     def _enter_first(self, key_group: int) -> None:
-        """In this version. Only the backend knows which groups are the shard's."""
+        """Enter a key group for the first time in this version. Only the backend knows which groups are the shard's."""
         self._inner.enter(key_group)
         self._entered.add(key_group)
         for state in self._states.values():
             state.bind()
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state."""
+        """Return the handle of a value state."""
         return self._declared.declare(descriptor, LruValueState)
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         return self._declared.declare(descriptor, LruListState)
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state: of timers, one that passes the cache."""
+        """Return the handle of a map state. That of timers bypasses the cache."""
         if descriptor.name not in TIMER_STATES:
             return self._declared.declare(descriptor, LruMapState)
         timers = UncachedTimers(descriptor, self._inner, self._context)
@@ -218,7 +218,7 @@ class LruStateCache(ForwardingBackend):
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state: those with dirty entries, then the backend's others."""
+        """Yield key group and key of every key that has this state: those of dirty entries, then other keys."""
         state = self._states.get(name)
         if state is None:
             yield from self._inner.keys(name)
@@ -235,14 +235,14 @@ class LruStateCache(ForwardingBackend):
                 yield place
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         cells = self._inner.cells(name, key_group)
         state = self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
         return cells if bucket is None else overlaid(cells, bucket.dirty)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Every cell of a state in one key group as bytes; None where they are not as such. Between two versions."""
+        """Return every cell of a state in one key group as bytes; None if there are no bytes. Between two versions."""
         pairs, state = self._inner.raw_cells(name, key_group), self._states.get(name)
         bucket = None if state is None else state.buckets.get(key_group)
         if pairs is None or state is None or bucket is None:
@@ -250,7 +250,7 @@ class LruStateCache(ForwardingBackend):
         return overlaid_pairs(pairs, state.descriptor, bucket.dirty)
 
     def write(self, name: str, cells: Cells) -> None:
-        """Put or delete cells: those that are cached in the cache, the others in the backend."""
+        """Put or delete cells: cached ones in the cache, the others in the backend."""
         state = self._states.get(name)
         if state is None:
             if name in self._timers:
@@ -260,11 +260,11 @@ class LruStateCache(ForwardingBackend):
             state.write(cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle: reads look into the cache, and change nothing in it."""
+        """Return direct access to the cells of a declared state. Reads consult the cache and change nothing in it."""
         return self._inner.raw(name) if name in self._timers else self._declared.find(name)
 
     def commit(self) -> Snapshot:
-        """End the version. Dirty entries stay where they are, and are in the snapshot."""
+        """End the version. Dirty entries stay in the cache, and are part of the snapshot."""
         inner = self._inner.commit()
         descriptors = {name: state.descriptor for name, state in self._states.items()}
         parts = {
@@ -287,7 +287,7 @@ class LruStateCache(ForwardingBackend):
         return self._newest
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit; whether there was any."""
+        """Drop every change since the last commit. Return whether there was any."""
         changed = self._any_change()
         self._inner.rollback()
         for bucket in self._buckets():
@@ -296,7 +296,7 @@ class LruStateCache(ForwardingBackend):
         return changed
 
     def undo_commit(self) -> None:
-        """Take the last commit back, and what came after it."""
+        """Revert the last commit, and what came after it."""
         self._inner.undo_commit()
         for bucket in self._buckets():
             bucket.undo_commit()
@@ -304,7 +304,7 @@ class LruStateCache(ForwardingBackend):
         self._opened = self._entries.version
 
     def acknowledge(self) -> None:
-        """The last commit will not be taken back."""
+        """Take note that the last commit will not be reverted."""
         self._inner.acknowledge()
         replaced = []
         for bucket in self._buckets():
@@ -316,18 +316,18 @@ class LruStateCache(ForwardingBackend):
             self._newest = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells in the backend as part of a restore; the cache forgets what it knew of them."""
+        """Put or delete cells in the backend as part of a restore, and drop them from the cache."""
         self._check_nothing_open(descriptor)
         self._inner.load(descriptor, cells)
         self._forget(descriptor, cells)
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that are bytes in the backend as part of a restore; the cache forgets what it knew of them."""
+        """Put cells, given as bytes, in the backend as part of a restore, and drop them from the cache."""
         self._check_nothing_open(descriptor)
         pairs = list(pairs)
         self._inner.load_raw(descriptor, key_group, pairs)
         state = self._states.get(descriptor.name)
-        # Before the first record there is nothing to forget, and so nothing to decode.
+        # Before the first record the cache is empty, so nothing needs to be decoded.
         known = state is not None and key_group in state.buckets
         self._forget(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs) if known else Cells())
 
@@ -345,14 +345,14 @@ class LruStateCache(ForwardingBackend):
                 self._entries.forget(state.bucket(key_group), loaded)
 
     def close(self) -> None:
-        """Free everything, the backend too. Idempotent."""
+        """Free everything, the backend included. Idempotent."""
         self._states.clear()
         self._timers.clear()
         self._entries.order.clear()
         self._inner.close()
 
     def stats(self) -> LruStats:
-        """The counters and the size."""
+        """Return the counters and the size."""
         states, entries = self._states.values(), self._entries
         gets = sum(state.misses + state.others for state in states)
         return LruStats(
@@ -374,11 +374,11 @@ class LruStateCache(ForwardingBackend):
 
     @property
     def bounds(self) -> Bounds:
-        """The most that it holds."""
+        """The most that it may hold."""
         return self._entries.bounds
 
     def resize(self, bounds: Bounds) -> None:
-        """Hold more or less soon: at one of the next turns to a key, on the thread that has the handles.
+        """Change the limits soon: at one of the next `enter` calls, on the thread that has the handles.
 
         Raises:
             OptionError: a bound is below 1, or of another kind than the present ones.
@@ -399,7 +399,7 @@ class LruStateCache(ForwardingBackend):
         return sum(state.hits for state in states), sum(state.misses for state in states)
 
     def _any_change(self) -> bool:
-        """Whether the open version has changed anything."""
+        """Return whether the open version has changed anything."""
         return self._entries.any_change or any(timers.changed for timers in self._timers.values())
 
     def _timers_are_as_committed(self) -> None:

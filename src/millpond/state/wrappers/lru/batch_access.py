@@ -1,10 +1,10 @@
-"""A cached value state of many keys at once: see `millpond.state.backend.batch_access`.
+"""Batch access to a cached value state: see `millpond.state.backend.batch_access`.
 
-A run of keys that are all cached costs a look-up and a move in the order of use each, without the calls of a handle.
-Where some are not, those are looked up in the backend in one read.
+If all keys of a run are cached, each costs a look-up and a move in the order of use, without a handle's calls. The keys
+of a run that are not cached are looked up in the backend in one read.
 
-Invariant: an entry may be evicted by a miss of the same run. So the values of a run are taken before its misses are
-loaded, and an entry is looked for again before it is changed.
+Invariant: a miss may evict an entry of the same run. So the values of a run are taken before its misses are loaded, and
+an entry is looked up again before it is changed.
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ class ManyInCache:
     """`ManyValues` over a value state behind a cache, for values that cannot be changed in place.
 
     Args:
-        state: whose keys they are.
+        state: the state of the keys.
         inner: the backend behind the cache.
         entries: of the cache.
         sums: adds up the state's numbers.
-        check: of the state's values.
+        check: checks a value of the state.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ManyInCache:
         self._touch: Callable[[Entry], None] = entries.order.move_to_end
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         found: list[Any] = []
         for key_group, first, end in many.runs:
             found += self._values(key_group, many.keys[first:end])
@@ -77,14 +77,14 @@ class ManyInCache:
                 self._set(key_group, list(sums), list(sums.values()))
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Forget the value of each key."""
+        """Delete the value of each key."""
         for key_group, first, end in many.runs:
             keys = many.keys[first:end]
             there = [key for key, value in zip(keys, self._values(key_group, keys), strict=True) if value is not None]
             self._set(key_group, there, [None] * len(there))
 
     def _values(self, key_group: int, keys: Sequence[Row]) -> list[Any]:
-        """The values of a run of keys, which are the hottest then."""
+        """Return the values of a run of keys, which become the hottest."""
         state, entries = self._state, list(map(self._state.entries.get, keys))
         hits = [entry for entry in entries if entry is not None]
         deque(map(self._touch, hits), maxlen=0)
@@ -121,8 +121,8 @@ class ManyInCache:
             entry.value = value
 
     def _writable(self, hit: Entry) -> Entry:
-        """The entry of the same cell, as one that the open version has changed."""
-        # Where the key came before in this run, that has put another entry in its place.
+        """Return the entry of the same cell that the open version may change."""
+        # If the key came before in this run, another entry has replaced this one since.
         entry: Entry = self._state.entries[hit.cell]
         if entry.writable == self._entries.version:
             return entry

@@ -1,23 +1,23 @@
 """The entries of an `LruStateCache`: their order, their limit, and what a snapshot needs of them.
 
-An entry is *dirty* while the backend behind the cache does not have its value. The dirty entries of one
-state and key group stand in one dictionary, the bucket's `dirty`. A commit keeps a reference to it, and
-the first change after that copies it: a bucket is copied shallowly, when it is touched, and never by the
-commit. An entry that a commit may have seen is not changed either, but replaced.
+An entry is *dirty* while the backend behind the cache does not have its value. The dirty entries of one state and key
+group are in one dictionary, the bucket's `dirty`. A commit keeps a reference to it, and the first change after that
+copies it. So a bucket's dictionary is copied shallowly, when it is changed, and never by the commit. An entry that a
+commit may have seen is not changed either, but replaced.
 
-So an entry is in one of four conditions, which `writable` tells in one comparison on the hot path:
+So an entry is in one of four conditions, which the hot path tells by one comparison of `writable`:
 
 - the open version: dirty since this version; changed in place.
 - an earlier version: dirty, and part of a snapshot; a change replaces it.
-- `CLEAN`: no snapshot has it; changed in place, and then dirty.
-- `WRITTEN`: once part of a snapshot, written to the backend since; a change replaces it.
+- `CLEAN`: in no snapshot; changed in place, and then dirty.
+- `WRITTEN`: part of a snapshot, and written to the backend since; a change replaces it.
 
-Invariant: what is in a `dirty` that a commit has seen, dictionary and entries, never changes.
+Invariant: a `dirty` that a commit has seen never changes, neither the dictionary nor its entries.
 
-When the coldest entry is dirty, the coldest ones of its state are written together and all but the first
-stay, clean (*cleaning ahead*): the backend gets batches and no key switch, and the order of eviction is
-LRU's own. The object of an entry that leaves serves the one that comes, unless a snapshot has it: at a full
-cache a miss makes no object and moves one in the order of use.
+When the coldest entry is dirty, the coldest entries of its state are written together. All but the first stay, clean
+(*cleaning ahead*). So the backend gets batches and no key switch, and the order of eviction is exactly LRU. The
+object of an entry that leaves is used again for the entry that comes, unless a snapshot has it. So in a full cache a
+miss creates no object and moves one in the order of use.
 
 Source: FLIP-325, whose buckets are copied on write in the same way (Flink's CopyOnWriteStateMap).
 """
@@ -48,18 +48,18 @@ _SHARE_WRITTEN_TOGETHER = 4
 
 
 class Entry:
-    """One cached pair. Identity is what orders it, so it hashes as cheaply as anything can.
+    """One cached pair. Entries are compared by identity, so hashing one costs least.
 
     Attributes:
-        bucket: where it belongs.
+        bucket: the bucket it belongs to.
         cell: the key, or `(key, map_key)`.
-        value: what the backend has; None for a cached absence, since no state can hold None.
-        version: in which it came into the cache or was changed.
-        place: where the backend has it; None until that was asked.
+        value: the cell's value; None for an absent cell, since no state can hold None.
+        version: the version in which it came into the cache or was last changed.
+        place: where the backend has the cell; None until the backend was asked.
         writable: see the module.
-        kept: of a list that the version in `version` has only added to, how many elements were there before; else -1.
-        lent: what user code got of a mutable value in version `lent_in`.
-        weight: in bytes, where the cache is sized so.
+        kept: for a list to which the version in `version` has only added, its length before; else -1.
+        lent: the copy of a mutable value that user code got in version `lent_in`.
+        weight: in bytes, if the cache is sized in bytes.
     """
 
     __slots__ = ("bucket", "cell", "kept", "lent", "lent_in", "place", "value", "version", "weight", "writable")
@@ -81,12 +81,12 @@ class Bucket:
     """The cached entries of one state in one key group, and what its open and committed versions need.
 
     Attributes:
-        raw: the state's cells in the backend.
-        entries: the cached ones of the whole state: by key, or for a map state by key and then by map key.
+        raw: direct access to the state's cells in the backend.
+        entries: the cached entries of the whole state: by key, or for a map state by key and then by map key.
         dirty: by cell, the entries that the backend does not have.
-        committed: `dirty` as the last commit saw it. The same dictionary until the first change after it.
-        previous: `committed` as it was before that commit, while it may be taken back.
-        carried: cells of earlier versions that the open version only wrote to the backend: no change of its own.
+        committed: `dirty` as the last commit saw it. It is the same dictionary until the first change after the commit.
+        previous: `committed` as it was before that commit, while the commit may be reverted.
+        carried: cells that earlier versions changed and the open version only wrote to the backend: not its changes.
         given: cells that the open version changed and wrote to the backend.
     """
 
@@ -104,21 +104,21 @@ class Bucket:
         self.given: set[Row] = set()
 
     def find(self, cell: Row) -> Entry | None:
-        """The cached entry of a cell."""
+        """Return the cached entry of a cell, or None."""
         if not self.is_map:
             return self.entries.get(cell)
         found: Entry | None = self.entries.get(cell[0], {}).get(cell[1])
         return found
 
     def add(self, entry: Entry) -> None:
-        """Take an entry in, in place of any other of its cell."""
+        """Add an entry, in place of any other of its cell."""
         if self.is_map:
             self.entries.setdefault(entry.cell[0], {})[entry.cell[1]] = entry
         else:
             self.entries[entry.cell] = entry
 
     def remove(self, entry: Entry) -> None:
-        """Let an entry go; it is clean, or about to be forgotten."""
+        """Remove an entry that is clean, or about to be dropped."""
         if not self.is_map:
             del self.entries[entry.cell]
             return
@@ -129,23 +129,23 @@ class Bucket:
             del self.entries[key]
 
     def commit(self) -> None:
-        """The open version is committed as it is: nothing is copied."""
+        """Commit the open version as it is, without copying anything."""
         self.previous, self.committed = self.committed, self.dirty
         self.carried, self.given = set(), set()
 
     def roll_back(self) -> None:
-        """Be as the last commit saw it."""
+        """Go back to what the last commit saw."""
         self.dirty = self.committed
         self.carried, self.given = set(), set()
 
     def undo_commit(self) -> None:
-        """Be as the commit before the last one saw it, if that may still be asked for."""
+        """Go back to what the commit before the last one saw, if that is still kept."""
         if self.previous is not None:
             self.committed, self.previous = self.previous, None
         self.roll_back()
 
     def forget(self, cells: set[Row]) -> None:
-        """These cells were restored in the backend: what the cache knew of them is past."""
+        """Forget everything about these cells, because the backend restored them."""
 
         def without(known: dict[Row, Entry]) -> dict[Row, Entry]:
             return {cell: entry for cell, entry in known.items() if cell not in cells}
@@ -157,10 +157,10 @@ class Bucket:
 
 
 class Entries:
-    """Every cached entry of a shard, coldest first, and never more than the limit once a call has ended.
+    """Every cached entry of a shard, coldest first. Between calls there are never more than the limit.
 
     Attributes:
-        load: take in what the backend has for a cell, given its bucket, itself, its value and its place; its entry.
+        load: adds what the backend has for a cell, given its bucket, cell, value and place. Returns its entry.
     """
 
     load: Callable[[Bucket, Row, Any, Any], Entry]
@@ -188,7 +188,7 @@ class Entries:
         return entry
 
     def change(self, bucket: Bucket, cell: Row, entry: Entry | None, value: Any) -> Entry:
-        """From now on the cell, whose cached entry is given, has this value (None: it is deleted)."""
+        """Set a cell's value (None deletes it), given its cached entry or None. Return its entry."""
         version = self.version
         if entry is not None and (entry.writable == CLEAN or entry.writable == version):  # noqa: PLR1714 - the hot path
             entry.value = value
@@ -211,7 +211,7 @@ class Entries:
         return entry
 
     def _admit(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
-        """A clean entry as the hottest, after the coldest has left if there is no more room. Every miss is here."""
+        """Add a clean entry as the hottest, and evict the coldest if there is no room. Every miss comes here."""
         order, version = self.order, self.version
         if len(order) != self._max_entries:
             entry = Entry(bucket, cell, value, version, place)
@@ -222,7 +222,7 @@ class Entries:
                 self._write_from(entry)
             self.evictions += 1
             if entry.writable == CLEAN and not self.weighs:
-                # No snapshot has the one that leaves: it serves again.
+                # No snapshot has the entry that leaves, so its object is used again.
                 if entry.bucket.is_map:
                     entry.bucket.remove(entry)
                 else:
@@ -246,14 +246,14 @@ class Entries:
         return entry
 
     def drop(self, entry: Entry) -> None:
-        """Let an entry go without writing it."""
+        """Drop an entry without writing it."""
         del self.order[entry]
         entry.bucket.remove(entry)
         if self.weighs:
             self.bytes -= entry.weight
 
     def forget(self, bucket: Bucket, cells: set[Row]) -> None:
-        """The backend restored these cells."""
+        """Drop everything about these cells, because the backend restored them."""
         for cell in cells:
             entry = bucket.find(cell)
             if entry is not None:
@@ -261,27 +261,27 @@ class Entries:
         bucket.forget(cells)
 
     def end_version(self) -> None:
-        """What follows is another version."""
+        """Begin another version."""
         self.version += 1
         self.any_change = False
 
     def written_through(self, bucket: Bucket, cell: Row) -> None:
-        """A cell that is not cached was changed in the backend, in the open version."""
+        """Take note that the open version changed a cell in the backend that is not cached."""
         self.puts += 1
         self.any_change = True
         bucket.carried.discard(cell)
         bucket.given.add(cell)
 
     def write_through(self, bucket: Callable[[int], Bucket], name: str, cells: Cells) -> None:
-        """Put cells that are not cached straight into the backend, as changes of the open version."""
+        """Put cells that are not cached directly into the backend, as changes of the open version."""
         self._inner.write(name, cells)
         for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
             self.written_through(bucket(key_group), cell)
 
     def revert(self, oldest: int, buckets: Iterable[Bucket]) -> None:
-        """The backend went back: what came or changed in versions from `oldest` on leaves, what was dirty returns.
+        """Follow the backend back: drop what came or changed in versions from `oldest` on, and restore what was dirty.
 
-        The dirty ones were all cached at one commit, so there is room for them once clean ones give way.
+        The dirty entries were all cached at one commit, so there is room for them once clean ones are dropped.
         """
         self.end_version()
         for entry in [entry for entry in self.order if entry.version >= oldest]:
@@ -306,11 +306,11 @@ class Entries:
 
     @property
     def bounds(self) -> Bounds:
-        """The most that it holds."""
+        """The most that it may hold."""
         return Bounds(self._max_entries, self._max_bytes)
 
     def resize(self, bounds: Bounds) -> None:
-        """Hold more or less from now on; the coldest go, and are written before if they are dirty."""
+        """Change the limits. The coldest entries are evicted, and written before if they are dirty."""
         self._max_entries, self._max_bytes = bounds
         while self._is_over():
             coldest = next(iter(self.order))
@@ -325,7 +325,7 @@ class Entries:
         )
 
     def _write_from(self, coldest: Entry) -> None:
-        """Write the coldest entry, and the next dirty ones of its state: what can be put in one go."""
+        """Write the coldest entry, together with the next dirty ones of its state."""
         raw = coldest.bucket.raw
         self._write(
             raw,
@@ -333,7 +333,7 @@ class Entries:
         )
 
     def _write(self, raw: RawCells, dirty: list[Entry]) -> None:
-        """Give dirty entries of one state to the backend; they are clean then. If that fails, nothing has changed."""
+        """Write dirty entries of one state to the backend and make them clean. If that fails, nothing changes."""
         places = list(map(_place, dirty))
         if not all(places):
             places = [entry.place or raw.place(entry.bucket.key_group, entry.cell) for entry in dirty]
@@ -360,7 +360,7 @@ class Entries:
         entry.weight = weight
         limit = self._max_bytes or 0
         if weight > limit:
-            # Too heavy for the whole cache: it goes alone, and does not push out the others first.
+            # Too heavy for the whole cache: it is evicted alone, before it pushes out the others.
             if entry.writable >= 0:
                 self._write(entry.bucket.raw, [entry])
             self.drop(entry)
@@ -374,7 +374,7 @@ class Entries:
 
 
 def as_cells(entries: list[Entry]) -> Cells:
-    """Entries of one state as cells, absences as deletions; there is one at least."""
+    """Return entries of one state as cells, absences as deletions. There must be at least one."""
     return cells_at(
         [(entry.bucket.key_group, entry.cell) for entry in entries],
         list(map(_value, entries)),
@@ -383,7 +383,7 @@ def as_cells(entries: list[Entry]) -> Cells:
 
 
 def as_changes(entries: list[Entry]) -> Cells:
-    """The same as what a version changed: of lists that it only added to, what it added."""
+    """Return the same as changes of a version: for lists to which it only added, the added elements."""
     changes = as_cells(entries)
     changes.values = [
         value if entry.kept < 0 else Appended(value[entry.kept :])
@@ -393,12 +393,12 @@ def as_changes(entries: list[Entry]) -> Cells:
 
 
 def places(cells: Cells) -> list[Any]:
-    """Each cell's place in a bucket: its key, or key and map key."""
+    """Return what names each cell in a bucket: its key, or key and map key."""
     return cells.keys if cells.map_keys is None else list(zip(cells.keys, cells.map_keys, strict=True))
 
 
 def selected(cells: Cells, keep: list[bool]) -> Cells:
-    """Those cells that are to be kept."""
+    """Return the cells to be kept."""
     return Cells(
         list(compress(cells.key_groups, keep)),
         list(compress(cells.keys, keep)),
@@ -408,7 +408,7 @@ def selected(cells: Cells, keep: list[bool]) -> Cells:
 
 
 def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
-    """The cells of one key group as they are with the dirty entries: changed, added, or gone."""
+    """Return the cells of one key group with the dirty entries put over them: changed, added or deleted."""
     if not dirty:
         return cells
     kept = selected(cells, [cell not in dirty for cell in places(cells)])
@@ -421,7 +421,7 @@ def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
 
 
 def overlaid_pairs(pairs: Pairs, descriptor: StateDescriptor, dirty: dict[Row, Entry]) -> Pairs:
-    """The same of cells that are bytes."""
+    """Return the same for cells that are bytes."""
     table: dict[Any, Any] = {}
     for cell, entry in dirty.items():
         value = ABSENT if entry.value is None else entry.value

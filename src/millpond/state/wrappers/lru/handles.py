@@ -1,15 +1,16 @@
-"""The handles of an `LruStateCache`: the hot path of every record, and the way through on a miss.
+"""The handles of an `LruStateCache`: the hot path of every record, and the path of a miss.
 
-A hit is one dictionary look-up by key and one move in the order of use; an update of what the open
-version changed already is no more. Everything else (misses, the first change of a cell in a version)
-goes through `Entries`. An update never reads the backend.
+A hit is one dictionary look-up by key and one move in the order of use. An update of a cell that the open version
+changed already costs no more. Everything else (misses, the first change of a cell in a version) goes through `Entries`.
+An update never reads the backend.
 
-The backend is read past its handles (`RawCells`): values come as they are, and are copied only when they
-are handed out. It is turned to a key for one thing alone, to go through a map, whose entries its own
-handle gives as the caller's; so a record that hits costs no key switch but its own.
+The backend is read past its handles (`RawCells`): values come as they are, and are copied only when handed out. Its
+current key changes for two purposes only. One is iterating over a map, because the backend's handle returns entries
+that belong to the caller. The other is extending a list that is too heavy for the cache. So a record that hits costs no
+key switch but its own.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,15 +23,15 @@ from millpond.state.wrappers.lru.batch_access import ManyInCache
 from millpond.state.wrappers.lru.entries import CLEAN, Bucket, Entries, Entry, overlaid, places, selected
 
 _NEVER = -3
-"""No entry's `writable`: with it as its version a handle takes the long way, which weighs."""
+"""The `writable` of no entry. A handle with this as its version takes the slow path, which weighs and copies."""
 
 
 class LruState:
-    """What the three kinds share. `handle` is the backend's of the same state.
+    """What the handles of the three kinds share. `handle` is the backend's handle of the same state.
 
     Attributes:
         hits, misses: of reads. A miss reads the backend.
-        others: reads of the backend that looked for more than the cache could have.
+        others: reads of the backend for more than one cell, which the cache alone cannot answer.
         copies: deep copies of mutable values.
     """
 
@@ -60,16 +61,16 @@ class LruState:
         self.unbind()
 
     def bind(self) -> None:
-        """There is a current key again."""
+        """Take note that there is a current key again."""
         self._cached = self.entries
 
     def unbind(self) -> None:
-        """No key group is entered any more, and a version has ended."""
+        """Take note that no key group is entered any more, because a version has ended."""
         self._cached = self._no_key_group
         self._version = _NEVER if self._entries.weighs else self._entries.version
 
     def bucket(self, key_group: int) -> Bucket:
-        """The bucket of a key group."""
+        """Return the bucket of a key group."""
         bucket = self.buckets.get(key_group)
         if bucket is None:
             bucket = Bucket(self.raw, key_group, self.entries, is_map=self.is_map)
@@ -78,16 +79,16 @@ class LruState:
 
     @property
     def _bucket(self) -> Bucket:
-        """Of the current key."""
+        """The bucket of the current key."""
         return self.bucket(self._context.key_group)
 
     def holds(self, key_group: int, key: Row) -> bool | None:  # noqa: ARG002 - a map must ask the backend
-        """Whether the key has this state, as far as the cache knows; None where only the backend does."""
+        """Return whether the key has this state, as far as the cache knows; None if only the backend knows."""
         entry = self.entries.get(key)
         return None if entry is None else entry.value is not None
 
     def dirty_of(self, key_group: int, key: Row) -> dict[Row, Entry]:
-        """The entries of a key that the backend does not have, by cell."""
+        """Return the entries of a key that the backend does not have, by cell."""
         bucket = self.buckets.get(key_group)
         entry = None if bucket is None else bucket.dirty.get(key)
         return {} if entry is None else {key: entry}
@@ -110,7 +111,7 @@ class LruState:
         return overlaid(self.raw.of_key(key_group, key), self.dirty_of(key_group, key))
 
     def write(self, cells: Cells) -> None:
-        """Put or delete cells: those that are cached in the cache, the others in the backend."""
+        """Put or delete cells: cached ones in the cache, the others in the backend."""
         beyond = []
         for key_group, cell, value in zip(cells.key_groups, places(cells), cells.values, strict=True):
             bucket = self.bucket(key_group)
@@ -139,7 +140,7 @@ class LruState:
         return entry
 
     def _load(self, cell: Any) -> Entry:
-        """The entry of a cell of the current key that is not cached."""
+        """Load a cell of the current key that is not cached. Return its entry."""
         key_group = self._context.key_group
         self.misses += 1
         place = self._inner_place(key_group, cell)
@@ -147,7 +148,7 @@ class LruState:
         return self._entries.load(self.buckets.get(key_group) or self.bucket(key_group), cell, value, place)
 
     def _turn(self) -> Any:
-        """Turn the backend to the current key; its handle."""
+        """Make the current key the backend's current key. Return the backend's handle."""
         context = self._context
         self._inner.enter(context.key_group)
         self._inner.context.key = context.key
@@ -157,13 +158,13 @@ class LruState:
     def _change(self, cell: Row, entry: Entry | None, checked: Any, given: Any) -> None:
         entry = self._entries.change(self._bucket, cell, entry, checked)
         if self._gives_back:
-            # Later gets of the version give the caller's own object back; what is kept is another.
+            # Later gets of the version return the caller's own object; the cache keeps another.
             entry.lent, entry.lent_in = given, entry.version
         else:
             entry.lent_in = -1
 
     def _lend(self, entry: Entry) -> Any:
-        """What user code gets of a mutable value: the version's one copy."""
+        """Return a mutable value for user code: the one copy of it in this version."""
         version = self._entries.version
         if entry.lent_in != version and entry.value is not None:
             self.copies += 1
@@ -182,7 +183,7 @@ class LruValueState(LruState):
         self._number_kind, self._low, self._high = self._sums.kind, self._sums.low, self._sums.high
 
     def many(self) -> ManyInCache | None:
-        """What works on many keys at once; None where a value that is handed out could be changed."""
+        """Return batch access; None if a value that is handed out could be changed."""
         return None if self._mutable else ManyInCache(self, self._inner, self._entries, self._sums, self._check)
 
     def unbind(self) -> None:
@@ -215,7 +216,7 @@ class LruValueState(LruState):
         entry = self._entry(key)
         value = change(self._lend(entry) if self._mutable else entry.value)
         checked = self._check(value)
-        # Looked for again: a too heavy one is not kept, and by another state's one it may have been pushed out.
+        # Look the entry up again: `change` may have evicted it by using another state, or it was too heavy to keep.
         entry = self._cached.get(key)
         if entry is not None and entry.writable == self._version:
             entry.value = checked
@@ -244,7 +245,7 @@ class LruValueState(LruState):
         return value
 
     def _set(self, key: Row, entry: Entry | None, checked: Any, given: Any) -> None:
-        """The first change of a key in a version, or where the cache must weigh or lend."""
+        """Set a value at its first change in a version, or if the cache weighs values or hands out copies."""
         version = self._version
         if entry is None or version == _NEVER or entry.writable != CLEAN:
             self._change(key, entry, checked, given)
@@ -260,7 +261,7 @@ class LruValueState(LruState):
 
 
 class LruListState(LruState):
-    """A list is one pair. It grows in place after a version's first touch."""
+    """A list is one pair. It grows in place after its first change in a version."""
 
     def __init__(
         self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
@@ -295,7 +296,7 @@ class LruListState(LruState):
         if not checked:
             return
         if self._cached.get(key) is not entry:
-            # Too heavy for the cache: what was read is the caller's.
+            # Too heavy for the cache, so it was not kept.
             self._turn().extend(checked)
             self._entries.written_through(self._bucket, key)
             return
@@ -308,7 +309,7 @@ class LruListState(LruState):
             if entry.writable != version and old is not None:
                 kept = len(old)
             entry = self._entries.change(self._bucket, key, entry, [*(old or ()), *checked])
-            # What the backend was given before is its to tell, and is not told beside a change of the cache's.
+            # The backend was given earlier changes of this version, which this entry hides: it reports the whole list.
             entry.kept = -1 if key in self._bucket.given else kept
         if lent is not None and self._mutable:
             more = given if self._gives_back else map(self._copy_element, checked)
@@ -316,7 +317,7 @@ class LruListState(LruState):
 
 
 class LruMapState(LruState):
-    """Each entry is a pair of its own. What the cache holds of a key is laid over what the backend holds."""
+    """Each entry of a map is a pair of its own. A key's cached entries are put over the backend's."""
 
     def __init__(
         self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, entries: Entries
@@ -336,7 +337,7 @@ class LruMapState(LruState):
         return {entry.cell: entry for entry in cached.values() if entry.writable >= 0}
 
     def _beyond(self, key_group: int, key: Row) -> list[Row]:
-        """The map keys of a key that only the backend has."""
+        """Return the map keys of a key that only the backend has."""
         cached = self.entries.get(key, _NOTHING)
         return [map_key for map_key in self.raw.of_key(key_group, key).map_keys or () if map_key not in cached]
 
@@ -374,7 +375,7 @@ class LruMapState(LruState):
 
     def items(self) -> Iterator[tuple[Row, Any]]:
         cached = self._cached.get(self._context.key, _NOTHING)
-        # What the backend's handle gives is the caller's own: it need not be copied once more.
+        # The values that the backend's handle returns belong to the caller, so they are not copied again.
         theirs = [(map_key, value) for map_key, value in self._turn().items() if map_key not in cached]
         ours = [
             (map_key, self._lend(entry) if self._mutable else entry.value)

@@ -1,8 +1,8 @@
-"""A committed version of an `LruStateCache`: the backend's snapshot under the entries it had not been given.
+"""A committed version of an `LruStateCache`: the backend's snapshot, with the entries that were dirty put over it.
 
-The backend may lag behind the cache, so a version is two things laid over each other, and the cache's
-come first. What the backend was given in this version only because it left the cache, and was changed
-by earlier versions, is no change of this one: it is left out, so that deltas do not grow by evictions.
+The backend may lag behind the cache, so a version consists of both, and the cache's entries come first. A cell that
+earlier versions changed, and that the backend was given in this version only because it left the cache, is no change
+of this version. It is left out, so that evictions do not make deltas larger.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,19 +16,19 @@ from millpond.state.wrappers.lru.entries import Bucket, Entry, as_changes, overl
 
 
 class Part(NamedTuple):
-    """What a bucket gives to a snapshot: references, none of which changes any more. See `Bucket`."""
+    """What a bucket contributes to a snapshot: references to objects that do not change any more. See `Bucket`."""
 
     dirty: dict[Row, Entry]
     carried: set[Row]
     opened: int
 
     def changed(self) -> list[Entry]:
-        """Of the dirty ones, what the version changed."""
+        """Return the dirty entries that the version changed."""
         return [entry for entry in self.dirty.values() if entry.version >= self.opened]
 
 
 class LruSnapshot:
-    """A `Snapshot`; `parts` by state and key group, of the states of these descriptors."""
+    """A `Snapshot` of an `LruStateCache`. `parts` are by state and key group, `descriptors` those of these states."""
 
     def __init__(
         self, inner: Snapshot, parts: dict[str, dict[int, Part]], descriptors: Mapping[str, StateDescriptor]
@@ -40,16 +40,16 @@ class LruSnapshot:
         self._released = False
 
     def keep(self, replaced: list[dict[Row, Entry]]) -> None:
-        """Have what nobody needs any more freed with this snapshot: it takes long, and no record waits for that."""
+        """Free these together with this snapshot, because freeing takes long and then no record waits for it."""
         if not self._released:
             self._replaced += replaced
 
     def states(self) -> Collection[str]:
-        """The names of the states: the backend knows every one that the cache does."""
+        """Return the names of the states: the backend knows every state that the cache knows."""
         return self._inner.states()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """The cache's changed entries, then what the backend was given of this version's changes."""
+        """Yield the cache's changed entries, then those of this version's changes that the backend was given."""
         for name, parts in self._parts.items():
             changed = [entry for part in parts.values() for entry in part.changed()]
             if changed:
@@ -58,22 +58,22 @@ class LruSnapshot:
             yield name, _without(cells, self._parts.get(name, {}))
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """The backend's cells, with the cache's laid over them."""
+        """Return the backend's cells, with the cache's entries put over them."""
         cells = self._inner.cells(name, key_group)
         part = self._parts.get(name, {}).get(key_group)
         return cells if part is None else overlaid(cells, part.dirty)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Every cell of a state in one key group as bytes; None where they are not as such."""
+        """Return every cell of a state in one key group as bytes; None if there are no bytes."""
         pairs, part = self._inner.raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
         if pairs is None or part is None:
             return pairs
         return overlaid_pairs(pairs, self._descriptors[name], part.dirty)
 
     def release(self) -> None:
-        """Let go of both. Idempotent."""
+        """Release the backend's snapshot and the cache's part. Idempotent."""
         self._released = True
-        # A bucket at a time, so that another thread can go on in between.
+        # One bucket at a time, so that another thread can run in between.
         while self._replaced:
             self._replaced.pop()
         for parts in self._parts.values():
@@ -83,12 +83,12 @@ class LruSnapshot:
 
 
 def part_of(bucket: Bucket, opened: int) -> Part:
-    """The part of a bucket in the version that is being committed, which began with the number `opened`."""
+    """Return a bucket's part in the version that is being committed, which began with the number `opened`."""
     return Part(bucket.dirty, bucket.carried, opened)
 
 
 def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
-    """The backend's changes that are neither carried from earlier versions nor changed again in the cache."""
+    """Return the backend's changes that are neither carried from earlier versions nor changed again in the cache."""
     if not parts:
         return cells
     nothing = Part({}, set(), 0)

@@ -1,12 +1,12 @@
-"""The timers of keyed state behind an LRU cache: past it, to the backend.
+"""The timers of keyed state behind an LRU cache: they bypass it and use the backend.
 
-The backend keeps the order of timers, and must know them all. They would gain little by being cached: a timer is looked
-for once before it is set, and once when it fires.
+The backend keeps the order of timers, so it must know them all. Caching would gain little: a timer is looked up once
+before it is set, and once when it fires.
 
-Invariant: the backend's current key is the cache's in each call of a handle here.
+Invariant: during each call of a handle here, the backend's current key is the cache's.
 """
 
-# ruff: noqa: D102 - the protocols in backend.py say what the methods of handles do
+# ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +17,7 @@ from millpond.state.types.rows import Row
 
 
 class UncachedTimers:
-    """A map state of the backend behind the cache. `changed` says whether the open version has changed it."""
+    """A map state of the backend behind the cache. `changed` tells whether the open version has changed it."""
 
     __slots__ = ("_backend", "_context", "_state", "changed", "descriptor")
 
@@ -53,7 +53,7 @@ class UncachedTimers:
         self._turned().clear()
 
     def _turned(self) -> MapState:
-        """The backend's handle, turned to the current key."""
+        """Make the current key the backend's, and return the backend's handle."""
         ours, theirs = self._context, self._backend.context
         if ours.key_group < 0:
             raise no_current_key(f"state {self.descriptor.name!r}")

@@ -1,7 +1,10 @@
-"""Lets a recording of hit-rate curves hear of every read of an `LruStateCache`.
+"""Reports reads of an `LruStateCache` to a recording of hit-rate curves.
 
-A handle that is recorded has methods of its own in place of its class's; one that is not pays nothing. Writes are not
-told: they read nothing, so they neither hit nor miss.
+Reported are `get`, `exists`, `update_with`, `add` and batch access of value states, `get` and `exists` of list states,
+and `get` and `contains` of map states.
+
+A recorded handle has methods of its own in place of its class's; a handle that is not recorded pays nothing. Writes are
+not reported: they read nothing, so they neither hit nor miss.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +17,7 @@ from millpond.state.wrappers.lru.handles import LruMapState, LruState, LruValueS
 
 
 def tell_reads(state: LruState, context: KeyContext, recording: Recording) -> None:
-    """Let the recording hear of the reads of one state."""
+    """Report the reads of one state to the recording."""
     name = state.descriptor.name
     if isinstance(state, LruMapState):
         for method in ("get", "contains"):
@@ -40,7 +43,7 @@ def _told(read: Callable[..., Any], name: str, context: KeyContext, recording: R
 
 
 class _ToldMany:
-    """`ManyValues` whose reads the recording hears of."""
+    """`ManyValues` that report their reads to the recording."""
 
     def __init__(self, values: ManyValues, name: str, recording: Recording) -> None:
         self._values = values
