@@ -24,6 +24,7 @@ from millpond.lookup import (
     Retries,
     ThreadedLookup,
 )
+from millpond.lookup.caches import blocking
 
 KEYS = pa.schema([("n", pa.int64())])
 ROWS = pa.schema([("text", pa.string())])
@@ -417,3 +418,16 @@ def test_a_key_that_fails_leaves_the_others_their_rows_however_many_a_request_as
         assert answers.rows == {(1,): rows_of(1), (4,): rows_of(4)}
         assert list(answers.failures) == [(2,)]
         assert (stats.num_load_failure, stats.num_cached_record) == (1, 2)
+
+
+def test_a_source_that_does_not_close_in_time_is_named(monkeypatch):
+    class Slow(Source):
+        async def close(self):
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(blocking, "_CLOSE_S", 0.05)
+    lookup = BlockingLookup(AsyncPartialCachingLookup(Slow(), None, CacheMetricGroup("planes")))
+    lookup.open()
+    with pytest.raises(UnavailableError, match=r"'planes'.*did not close within"):
+        lookup.close()
+    lookup.close()

@@ -280,3 +280,14 @@ def test_a_recorded_cache_has_a_curve_and_answers_as_before():
     (recording,) = recordings_of([recorded._cache]).values()
     assert recording.requests == 4_100
     assert recording.curve("lru").at_entries(110) > 0.9
+
+
+@pytest.mark.parametrize("option", ["refresh_after_write_ms", "stale_if_error_ms", "expiry_jitter_ms"])
+def test_the_curve_of_a_cache_whose_entries_grow_old_has_all_requests(option):
+    cache = DefaultLookupCache(max_rows=50, expire_after_write_ms=1_000, hit_rate_curve=True, **{option: 500})
+    for number in range(200):
+        key = (number % 100,)
+        if cache.get_if_present(key) is None:
+            cache.put(key, [(number,)])
+    assert cache.recording.requests == 200
+    assert cache._cache.stats().misses == 200

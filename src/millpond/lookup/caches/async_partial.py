@@ -84,6 +84,8 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
         for option, value in (("capacity", capacity), ("timeout_ms", timeout_ms)):
             if value < 1:
                 raise OptionError(f"{self._where}, {option}: expected at least 1, got {value}")
+        self.name = self._metrics.name
+        """The name of the table, for errors."""
         self.key_schema = function.key_schema
         self.row_schema = function.row_schema
         check_key_types(self._where, self.key_schema)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from millpond.errors import OptionError
+from millpond.errors import OptionError, UnavailableError
 from millpond.lookup.caches.async_partial import AsyncPartialCachingLookup
 from millpond.lookup.functions.answers import Answers
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
@@ -47,11 +47,20 @@ class BlockingLookup(LookupFunction):
             raise
 
     def close(self) -> None:
-        """Close the lookup and end the loop."""
+        """Close the lookup and end the loop.
+
+        Raises:
+            UnavailableError: the source did not close in time.
+        """
         if self._loop is None:
             return
         try:
             self._wait(self._lookup.close(), _CLOSE_S)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"lookup table {self._lookup.name!r}: its asynchronous source did not close within {_CLOSE_S:.0f} s. "
+                "Connections may stay open until this process ends; make its close() return sooner."
+            ) from error
         finally:
             self._stop()
 

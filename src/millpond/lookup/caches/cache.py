@@ -200,9 +200,12 @@ class DefaultLookupCache:
 
     def find_present(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """Return the rows of the cached keys among `keys`, as `get_if_present` would for each."""
+        found = self._cache.get_present(keys)
+        fresh: Iterable[Key] = found
         if self._written_ms is not None and self._expire_ms is not None:
-            keys = self._fresh(keys, self._written_ms, self._expire_ms)
-        return {key: list(rows) for key, rows in self._cache.get_present(keys).items()}
+            # Not before the cache was asked, which counts what is asked and records it for the curve.
+            fresh = self._fresh(found, self._written_ms, self._expire_ms)
+        return {key: list(found[key]) for key in fresh}
 
     def find_stale(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """Return the rows of those keys that are present, stale or not. Counts no use."""
@@ -216,7 +219,7 @@ class DefaultLookupCache:
         latest_ms = self._clock() - self._refresh_ms
         return [key for key in keys if self._written_ms.get(key, latest_ms + 1) <= latest_ms]
 
-    def _fresh(self, keys: Sequence[Key], written_ms: dict[Key, int], expire_ms: int) -> list[Key]:
+    def _fresh(self, keys: Iterable[Key], written_ms: dict[Key, int], expire_ms: int) -> list[Key]:
         latest_ms, jitter_ms = self._clock() - expire_ms, self._jitter_ms + 1
         return [key for key in keys if written_ms.get(key, latest_ms) - hash(key) % jitter_ms > latest_ms]
 
