@@ -394,7 +394,7 @@ def _report(result: dict[str, Any]) -> None:
         result=result,
         draw=lambda axes: grouped_bars(
             axes,
-            [name.replace("_", "\n", 1).replace("_", " ") for name in speed],
+            [name.replace("_", " ") for name in speed],
             {"events/s": list(speed.values())},
             ylabel="events per second",
         ),

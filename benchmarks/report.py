@@ -43,15 +43,18 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#0
 """Okabe and Ito's palette, strongest contrasts first. Pictures take their colours from it in order."""
 
 _INK = "#333333"
+_WIDTH, _HEIGHT, _HEIGHT_OF_BAR = 9.0, 5.0, 0.26
+"""Inches."""
+
+_CHARACTERS_ACROSS = 84
+"""Characters of names that fit below standing bars."""
+
+_GAP = 2
 _STYLE = {
-    "figure.figsize": (9.0, 5.0),
+    "figure.figsize": (_WIDTH, _HEIGHT),
     "figure.dpi": 150,
     "figure.facecolor": "white",
     "font.size": 11,
-    "axes.titlesize": 14,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 14,
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "axes.spines.top": False,
@@ -107,26 +110,60 @@ def report(
 def grouped_bars(
     axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float]], *, ylabel: str = ""
 ) -> None:
-    """One cluster of bars per group, one bar per series, each with its value written above it.
+    """One cluster of bars per group, one bar per series, each with its value written beside it.
+
+    The clusters stand side by side. If their names do not fit there, they lie one below the other.
 
     Args:
         axes: where to draw.
-        groups: the clusters' names, along the x axis.
-        series: per series its name and one value per group; shown in a legend above the bars.
+        groups: the clusters' names.
+        series: per series its name and one value per group; shown in a legend.
         ylabel: what the bars measure, with the unit.
     """
+    if _fit_side_by_side(groups):
+        _standing_bars(axes, groups, series, ylabel)
+    else:
+        _lying_bars(axes, groups, series, ylabel)
+
+
+def _fit_side_by_side(groups: Sequence[str]) -> bool:
+    longest = max((len(line) for group in groups for line in group.split("\n")), default=0)
+    return (longest + _GAP) * len(groups) <= _CHARACTERS_ACROSS
+
+
+def _standing_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str) -> None:
     width = 0.8 / len(series)
-    for index, (label, values) in enumerate(series.items()):
+    for index, (name, values) in enumerate(series.items()):
         offset = (index - (len(series) - 1) / 2) * width
         places = [place + offset for place in range(len(groups))]
-        bars = axes.bar(places, values, width * 0.92, label=label)
+        bars = axes.bar(places, values, width * 0.92, label=name)
         axes.bar_label(bars, labels=[format_number(value) for value in values], padding=3, fontsize=9, color=_INK)
     axes.set_xticks(range(len(groups)), groups)
     axes.tick_params(axis="x", length=0)
     axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
-    axes.set_ylabel(ylabel)
+    axes.set_ylabel(label)
     axes.margins(y=0.18)
     axes.legend(loc="upper left", ncols=len(series))
+
+
+def _lying_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str) -> None:
+    height = 0.8 / len(series)
+    for index, (name, values) in enumerate(series.items()):
+        offset = (index - (len(series) - 1) / 2) * height
+        places = [place + offset for place in range(len(groups))]
+        bars = axes.barh(places, values, height * 0.92, label=name)
+        axes.bar_label(bars, labels=[format_number(value) for value in values], padding=3, fontsize=9, color=_INK)
+    axes.figure.set_size_inches(_WIDTH, max(_HEIGHT, _HEIGHT_OF_BAR * len(groups) * len(series) + 1.2))
+    axes.set_yticks(range(len(groups)), [group.replace("\n", " ") for group in groups])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.xaxis.set_major_formatter(lambda value, _: format_number(value))
+    axes.set_xlabel(label)
+    axes.margins(x=0.12)
+    if len(series) > 1:
+        axes.legend(loc="lower right")
 
 
 def format_number(value: float) -> str:
@@ -193,7 +230,8 @@ def write_picture(path: Path, title: str, draw: "Callable[[Axes], None]") -> Non
 
     with plt.style.context({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
         figure, axes = plt.subplots(layout="constrained")
-        axes.set_title(title, color=_INK)
+        # Over the whole picture: beside long names the axes are too narrow for it.
+        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
         draw(axes)
         figure.supxlabel(_where(), x=0.99, ha="right", fontsize=8, color="#777777")
         _replace(path, lambda place: figure.savefig(place, format="png"))

@@ -50,6 +50,16 @@ def test_the_picture_is_a_png_and_nothing_unfinished_stays(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["example.json", "example.md", "example.png"]
 
 
+def test_names_that_do_not_fit_side_by_side_lie_one_below_the_other():
+    from matplotlib.figure import Figure
+
+    few, many = ["100k", "500k"], [f"set-up {number}" for number in range(18)]
+    for groups, ticks in ((few, lambda axes: axes.get_xticklabels()), (many, lambda axes: axes.get_yticklabels())):
+        axes = Figure().subplots()
+        grouped_bars(axes, groups, {"events/s": list(range(len(groups)))})
+        assert [label.get_text() for label in ticks(axes)] == groups
+
+
 def test_a_row_that_does_not_fit_the_columns_is_named_and_nothing_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"expected 3 cells \(size, peer, millpond\), got 2"):
         _report_example(tmp_path, rows=[("100k", 1)])
