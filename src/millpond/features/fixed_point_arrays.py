@@ -91,7 +91,7 @@ class WordSums:
         if packed is None:
             return None
         data, bounds = packed
-        return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds)]
+        return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds.tolist())]
 
     def packed(self) -> PackedColumn | None:
         """Give the MessagePack of each stored sum; None if one has more than 255 bytes."""
@@ -124,7 +124,7 @@ class WordSums:
         for place in range(int(lengths.max())):
             some = np.flatnonzero(lengths > place)
             data[ends[some] - 1 - place] = octets[some, place]
-        return PackedColumn(data.tobytes(), bounds.tolist())
+        return PackedColumn(data.tobytes(), bounds)
 
     def _carried(self) -> npt.NDArray[np.uint32]:
         """Give each sum as words of a two's complement, the lowest first."""

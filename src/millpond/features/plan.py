@@ -130,15 +130,16 @@ class GroupByPlan:
         """Give the bytes of a key's batch IR; equal IRs give equal bytes."""
         return self._batches.encode(key, batch_ir)
 
-    def encode_packed_batch(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
-        """Give the bytes of a key's batch IR, from the MessagePack of its segments and of each column of stored cells.
+    def encode_packed_batches(self, keys: Sequence[bytes], batch_end_ms: int, packed: Iterable[bytes]) -> list[bytes]:
+        """Give the bytes of the batch IR of each of some keys.
 
         Args:
-            key: the bytes of the key.
+            keys: the bytes of the keys.
             batch_end_ms: of the batch.
-            columns: lists, as MessagePack: the segments, then the stored cells of each cell of the plan.
+            packed: of each key, as MessagePack, the list of its segments, and behind it a list of stored cells for each
+                cell of the plan.
         """
-        return self._batches.encode_packed(key, batch_end_ms, columns)
+        return self._batches.encode_packed(keys, batch_end_ms, packed)
 
     def decode_batch(self, key: bytes, data: bytes) -> BatchIr:
         """Give the batch IR that bytes hold.
