@@ -99,7 +99,7 @@ def packed_suffixes(
         return packed.runs(bounds)
     cells = merged_column(operation, stored, order, starts)
     encode, merge, is_suffix = operation.encode, operation.merge, operation.suffix
-    columns = [cells[start:end] for start, end in pairwise(bounds.tolist())]
+    columns: list[Sequence[Cell]] = [cells[start:end] for start, end in pairwise(bounds.tolist())]
     if is_suffix:
         columns = [suffixes(merge, column) for column in columns]
     return [_encode(list(map(encode, column)))[len(list_header(len(column))) :] for column in columns]

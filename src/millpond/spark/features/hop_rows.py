@@ -195,8 +195,10 @@ class HopAttempt:
     def _by_segment(self, lot: "_Lot") -> "_Groups | None":
         """Group the hops of a lot by the batch's segments; None if no window reaches one."""
         segments = segments_of(self._plan, self._task.end_ms, lot.starts)
-        order = np.lexsort((segments, lot.codes))
-        order = order[segments[order] >= 0]
+        # Each file's hops lie in this order already, which one stable sort of one number makes use of.
+        order = np.argsort(lot.codes * (1 + int(segments.max())) + segments, kind="stable")
+        if (segments < 0).any():
+            order = order[segments[order] >= 0]
         if not len(order):
             return None
         codes = lot.codes[order]

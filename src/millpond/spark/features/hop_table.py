@@ -43,7 +43,10 @@ from millpond.spark.shuffle.partitioner import routing_keys
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _EARLIER_FORMATS = (b"\x01", b"\x02")
 _EVENTS_A_BUCKET = 1_000_000
-"""So many events of the days that stay apart make one more bucket, up to the session's partitions."""
+"""So many events of the days that stay apart make one more bucket, up to the session's partitions.
+
+A further day reads the files of all days, of each bucket by itself: small files cost more to open than to read.
+"""
 
 _MOST_WATCHED_DAYS = 8
 """Each day that a job watches costs it three more sums; more days than that are counted in a job of their own."""
