@@ -91,7 +91,7 @@ class WordSums:
         if packed is None:
             return None
         data, bounds = packed
-        return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds)]
+        return [data[begin + _HEAD_BYTES : end] for begin, end in pairwise(bounds.tolist())]
 
     def packed(self) -> PackedColumn | None:
         """Return the MessagePack of each stored sum; None if one has more than 255 bytes."""
@@ -124,10 +124,10 @@ class WordSums:
         for place in range(int(lengths.max())):
             some = np.flatnonzero(lengths > place)
             data[ends[some] - 1 - place] = octets[some, place]
-        return PackedColumn(data.tobytes(), bounds.tolist())
+        return PackedColumn(data.tobytes(), bounds)
 
     def _carried(self) -> npt.NDArray[np.uint32]:
-        """Return each sum as words of a two's complement, the lowest first."""
+        """Return each sum as words of a two's complement, the lowest first, as few as hold all sums."""
         words = np.empty((self._groups, self._words + 2), "<u4")
         carry = np.zeros(self._groups, np.int64)
         for number in range(self._words):
@@ -136,15 +136,21 @@ class WordSums:
             carry = total >> _WORD_BITS
         words[:, -2] = carry & 0xFFFFFFFF
         words[:, -1] = (carry >> _WORD_BITS) & 0xFFFFFFFF
-        return words
+        while words.shape[1] > 1 and (words[:, -1] == _signs(words[:, :-1])).all():
+            words = words[:, :-1]
+        return np.ascontiguousarray(words)
+
+
+def _signs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Give the words that numbers go on with for ever: 0 or all ones."""
+    return np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
 
 
 def _shifted_right(
     words: npt.NDArray[np.uint32], first: Any, bits: Any
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Return numbers without their lowest words and bits, and the words that sign-extend them: 0 or all ones."""
-    width = words.shape[1]
-    signs = np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
+    width, signs = words.shape[1], _signs(words)
     longer = np.concatenate([words, signs[:, None]], axis=1).astype(np.uint64)
     places = first[:, None] + np.arange(width)
     low = np.take_along_axis(longer, np.minimum(places, width), axis=1)

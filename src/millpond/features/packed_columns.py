@@ -6,8 +6,9 @@ The cells of all keys lie one after the other in one bytes object, each in Messa
 key is a list header and a slice, and no cell of it becomes a Python object. `GroupByPlan.encode_batch` is the oracle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,15 +33,33 @@ class PackedColumn(NamedTuple):
     """
 
     data: bytes
-    bounds: Sequence[int]
+    bounds: npt.NDArray[np.int64]
 
-    def packed_list(self, start: int, end: int) -> bytes:
-        """Return the MessagePack of a list of some of the values.
+    def runs(self, bounds: npt.NDArray[np.int64]) -> list[bytes]:
+        r"""Return the MessagePack of each run of values.
 
-        >>> packed_ints(np.array([5, 300, 7])).packed_list(1, 3) == msgspec.msgpack.encode([300, 7])
-        True
+        Args:
+            bounds: the start of each run, and last the number of values.
+
+        >>> packed_ints(np.array([5, 300, 7])).runs(np.array([0, 1, 3]))
+        [b'\x05', b'\xcd\x01,\x07']
         """
-        return list_header(end - start) + self.data[self.bounds[start] : self.bounds[end]]
+        data = self.data
+        return [data[begin:end] for begin, end in pairwise(self.bounds[bounds].tolist())]
+
+
+def packed_lists(lengths: Sequence[int], columns: Sequence[Sequence[bytes]]) -> Iterator[bytes]:
+    r"""Yield the lists of each row as MessagePack, one after the other. Those of one row have the same length.
+
+    Args:
+        lengths: the length of each row's lists.
+        columns: the elements of each row's list, as MessagePack.
+
+    >>> list(packed_lists([1, 2], [[b"\x05", b"\x06\x07"], [b"\x08", b"\x09\x0a"]]))
+    [b'\x91\x05\x91\x08', b'\x92\x06\x07\x92\t\n']
+    """
+    headers = list(map(list_header, lengths))
+    return map(b"".join, zip(*(part for column in columns for part in (headers, column)), strict=True))
 
 
 @lru_cache(maxsize=1024)
@@ -69,7 +88,7 @@ def packed_ints(values: npt.NDArray[np.int64]) -> PackedColumn:
     for place in range(int(octets.max(initial=0))):
         some = np.flatnonzero(octets > place)
         data[ends[some] - 1 - place] = values[some] >> (8 * place) & 0xFF
-    return PackedColumn(data.tobytes(), bounds.tolist())
+    return PackedColumn(data.tobytes(), bounds)
 
 
 def suffix_sums(values: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Any:

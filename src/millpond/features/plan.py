@@ -130,15 +130,16 @@ class GroupByPlan:
         """Return the bytes of a key's batch IR; equal IRs give equal bytes."""
         return self._batches.encode(key, batch_ir)
 
-    def encode_packed_batch(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
-        """Return the bytes of a key's batch IR, given as MessagePack.
+    def encode_packed_batches(self, keys: Sequence[bytes], batch_end_ms: int, packed: Iterable[bytes]) -> list[bytes]:
+        """Return the bytes of the batch IRs of some keys.
 
         Args:
-            key: the bytes of the key.
+            keys: the bytes of the keys.
             batch_end_ms: the end of the batch.
-            columns: lists, as MessagePack: the segments, then for each cell of the plan its stored cells.
+            packed: for each key, as MessagePack, the list of its segments, followed by a list of stored cells for each
+                cell of the plan.
         """
-        return self._batches.encode_packed(key, batch_end_ms, columns)
+        return self._batches.encode_packed(keys, batch_end_ms, packed)
 
     def decode_batch(self, key: bytes, data: bytes) -> BatchIr:
         """Return the batch IR that bytes hold.

@@ -20,7 +20,7 @@ gets a new number, and the golden files of the old ones stay.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ from millpond.features.packed_cells import PackedCells
 from millpond.features.packed_columns import list_header
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.scalar_values import UnfitError
-from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
+from millpond.features.sealing import DECODE_ERRORS, seal, seal_all, unreadable, unseal
 from millpond.features.stored_features import from_stored, to_stored
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType
@@ -193,12 +193,17 @@ class BatchCodec:
             _encode([operation.encode(cell) for cell in column])
             for operation, column in zip(self._cells, batch.columns, strict=True)
         ]
-        return self.encode_packed(key, batch.batch_end_ms, [_encode(batch.segments), *columns])
-
-    def encode_packed(self, key: bytes, batch_end_ms: int, columns: Sequence[bytes]) -> bytes:
-        """Return the bytes of a batch IR, from the MessagePack of its segments and of the cells of each column."""
-        body = b"".join([self._form, list_header(1 + len(columns)), _encode(batch_end_ms), *columns])
+        body = b"".join([self._opening(batch.batch_end_ms), _encode(batch.segments), *columns])
         return seal(VALUE_FORMAT_VERSION, body, b"batch" + key)
+
+    def encode_packed(self, keys: Sequence[bytes], batch_end_ms: int, packed: Iterable[bytes]) -> list[bytes]:
+        """Return the bytes of batch IRs, from the MessagePack of each one's segments and columns of stored cells."""
+        opening = self._opening(batch_end_ms)
+        return seal_all(VALUE_FORMAT_VERSION, [b"batch" + key for key in keys], [opening + one for one in packed])
+
+    def _opening(self, batch_end_ms: int) -> bytes:
+        """Return the bytes before the segments in the body of a batch IR."""
+        return self._form + list_header(2 + len(self._cells)) + _encode(batch_end_ms)
 
     def decode(self, key: bytes, data: bytes) -> BatchIr:
         """Return the batch IR that bytes hold.

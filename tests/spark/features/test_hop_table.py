@@ -11,7 +11,7 @@ from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.backfill import backfill
 from millpond.spark.features.batch_rows_of_keys import RowCounts
-from millpond.spark.features.hop_days import count_days
+from millpond.spark.features.hop_days import WatchedDays, count_days, in_days
 from millpond.spark.features.hop_manifest import HopDay, HopManifest
 from millpond.spark.features.hop_table import HopTable
 from millpond.spark.features.upload import upload
@@ -266,6 +266,17 @@ def test_keys_in_several_buckets_give_the_same_rows(uploads, monkeypatch):
     assert HopTable(PLAN, uploads.folder).state().buckets == 2
     rows += drawn(rng, 40, B, B + DAY_MS)
     assert uploads.check(rows, B + DAY_MS) == events_between(rows, B, B + DAY_MS)
+
+
+def test_a_job_gives_the_events_of_new_days_and_counts_those_of_all(spark):
+    borders = [day * DAY_MS + step for day in (-2, -1, 0, 1, 2) for step in (-1, 0, 1)]
+    events = spark.createDataFrame([(time_ms,) for time_ms in borders], "time_ms bigint").coalesce(1)
+    new_days = [-DAY_MS, DAY_MS]
+    expected = count_days(events)
+    watched = WatchedDays({day: count for day, count in expected.items() if day not in new_days}, new_days)
+    given = {row.time_ms for row in watched.watch(events).collect()}
+    assert given == {row.time_ms for row in events.where(in_days(new_days)).collect()}
+    assert watched.new_days() == {day: expected[day] for day in new_days}
 
 
 def test_a_key_without_new_events_stays_in_the_batch(uploads):

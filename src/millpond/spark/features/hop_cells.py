@@ -6,7 +6,7 @@ A stored cell is the MessagePack of what its operation encodes. The cells of a c
 Arrow buffer, so behind the header of a MessagePack list they are one document, which is decoded in one call.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.counts_and_sums import encode_fixed_point
 from millpond.features.fixed_point_arrays import WordSums, added_fixed_points
-from millpond.features.packed_columns import packed_ints, suffix_sums
+from millpond.features.packed_columns import PackedColumn, list_header, packed_ints, suffix_sums
 from millpond.features.plan import suffixes
 from millpond.features.sealing import DECODE_ERRORS, unreadable
 
@@ -28,6 +28,9 @@ _LIST_OF_32_BITS = b"\xdd"
 
 _BYTES_OF_16_BITS = 0xC5
 """How MessagePack begins bytes whose length takes two bytes."""
+
+_MOST_OF_ONE_BYTE = 0x7F
+"""The largest whole number that MessagePack writes as itself."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
@@ -82,8 +85,8 @@ def merged_column(operation: CellOperation, stored: pa.Array, order: npt.NDArray
 
 def packed_suffixes(
     operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any, bounds: Any
-) -> Callable[[int, int], bytes]:
-    """Merge the stored cells of each group, and give what makes the column of a key's batch row.
+) -> list[bytes]:
+    """Merge the stored cells of each group, and give for each key its column of a batch row, as MessagePack.
 
     Args:
         operation: of the cells.
@@ -91,27 +94,49 @@ def packed_suffixes(
         order: the rows, those of a group together.
         starts: where in the order each group begins.
         bounds: where the groups of each key begin, and at last how many groups there are.
-
-    Returns:
-        From where the groups of a key begin and end, the MessagePack of its column.
     """
-    packed = None
-    if operation.kind == "count":
-        counts = np.asarray(decode_cells(operation, stored), np.int64)
-        packed = packed_ints(suffix_sums(np.add.reduceat(counts[order], starts), bounds))
-    elif (sums := _added(operation, stored, order, starts)) is not None:
-        sums.add_following(bounds)
-        packed = sums.packed()
-    if packed is not None:
-        return packed.packed_list
+    if (packed := _packed(operation, stored, order, starts, bounds)) is not None:
+        return packed.runs(bounds)
     cells = merged_column(operation, stored, order, starts)
     encode, merge, is_suffix = operation.encode, operation.merge, operation.suffix
+    columns: list[Sequence[Cell]] = [cells[start:end] for start, end in pairwise(bounds.tolist())]
+    if is_suffix:
+        columns = [suffixes(merge, column) for column in columns]
+    return [_encode(list(map(encode, column)))[len(list_header(len(column))) :] for column in columns]
 
-    def packed_list(start: int, end: int) -> bytes:
-        column = suffixes(merge, cells[start:end]) if is_suffix else cells[start:end]
-        return _encode([encode(cell) for cell in column])
 
-    return packed_list
+def _packed(
+    operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any, bounds: Any = None
+) -> PackedColumn | None:
+    """Merge the stored cells of each group by array operations; None for cells that have none.
+
+    Args:
+        operation: of the cells.
+        stored: one for each row.
+        order: the rows, those of a group together.
+        starts: where in the order each group begins.
+        bounds: of runs of groups, in which each cell becomes its suffix; None if it does not.
+    """
+    if operation.kind == "count":
+        counts = np.add.reduceat(_counts(operation, stored)[order], starts)
+        return packed_ints(counts if bounds is None else suffix_sums(counts, bounds))
+    sums = _added(operation, stored, order, starts)
+    if sums is None:
+        return None
+    if bounds is not None:
+        sums.add_following(bounds)
+    return sums.packed()
+
+
+def _counts(operation: CellOperation, stored: pa.Array) -> npt.NDArray[np.int64]:
+    """Give stored counts; those up to 127 are their own MessagePack."""
+    _, offsets, data = stored.buffers()
+    bounds = np.frombuffer(offsets, np.int32)
+    begin, end = int(bounds[stored.offset]), int(bounds[stored.offset + len(stored)])
+    octets = np.frombuffer(data, np.uint8)[begin:end] if data is not None else np.zeros(0, np.uint8)
+    if len(octets) == len(stored) and (octets <= _MOST_OF_ONE_BYTE).all():
+        return octets.astype(np.int64)
+    return np.asarray(decode_cells(operation, stored), np.int64)
 
 
 def _added(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> WordSums | None:
@@ -176,5 +201,13 @@ def merged_stored(operation: CellOperation, stored: pa.Array, order: npt.NDArray
         return taken
     of_several = order[np.repeat(several, sizes)]
     bounds = np.cumsum(sizes[several]) - sizes[several]
-    merged = merged_column(operation, stored.take(pa.array(of_several)), np.arange(len(of_several)), bounds)
-    return pc.replace_with_mask(taken, pa.array(several), encode_cells(operation, merged))
+    stored, rows = stored.take(pa.array(of_several)), np.arange(len(of_several))
+    packed = _packed(operation, stored, rows, bounds)
+    if packed is None:
+        merged = encode_cells(operation, merged_column(operation, stored, rows, bounds))
+    else:
+        offsets = packed.bounds.astype(np.int32)
+        merged = pa.Array.from_buffers(
+            pa.binary(), len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(packed.data)]
+        )
+    return pc.replace_with_mask(taken, pa.array(several), merged)

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME
 
-_CLOSED = "closed"
+_ALL = "all"
 _HALF_BITS = 32
 _HALF = (1 << _HALF_BITS) - 1
 
@@ -36,15 +36,14 @@ class DayCount(NamedTuple):
 
 def count_days(events: DataFrame) -> dict[int, DayCount]:
     """Count the events of each day that has some, by the day's start."""
-    day = F.col(TIME) - F.pmod(F.col(TIME), F.lit(DAY_MS))
-    counted = events.groupBy(day.alias("day")).agg(
+    counted = events.groupBy(_day().alias("day")).agg(
         F.count(F.lit(1)).alias("events"), F.sum(_hash_of(events).cast("decimal(20,0)")).alias("checksum")
     )
     return {row.day: DayCount(row.events, str(row.checksum)) for row in counted.collect()}
 
 
 def in_days(days: Iterable[int]) -> Column:
-    """Give the condition that a time lies in one of some days; neighbouring days are one range."""
+    """Give the condition that a time lies in one of some days; neighbouring days are one range, which files skip by."""
     ranges: list[tuple[int, int]] = []
     for day in sorted(days):
         if ranges and ranges[-1][1] == day:
@@ -71,30 +70,45 @@ class WatchedDays:
         self._observation = Observation()
 
     def watch(self, events: DataFrame) -> DataFrame:
-        """Give the events, which are counted as they pass."""
+        """Give the events of the new days; all events, none without a time, are counted as they pass."""
         hashed = _hash_of(events)
         # Each half adds up in 64 bits, for up to two thousand million events.
         halves = (F.shiftright(hashed, _HALF_BITS), hashed.bitwiseAND(F.lit(_HALF)))
-        parts = {_CLOSED: ~in_days(self._new_days)} | {str(day): in_days([day]) for day in self._new_days}
-        counted = [
-            F.sum(F.when(holds, value)).alias(f"{part} {number}")
-            for part, holds in parts.items()
-            for number, value in enumerate((F.lit(1).cast("long"), *halves))
-        ]
-        return events.observe(self._observation, *counted)
+        values = (F.lit(1).cast("long"), *halves)
+        counted = [F.sum(value).alias(f"{_ALL} {number}") for number, value in enumerate(values)]
+        for day in self._new_days:
+            holds = _is_one_of([day])
+            counted += [F.sum(F.when(holds, value)).alias(f"{day} {number}") for number, value in enumerate(values)]
+        return events.observe(self._observation, *counted).where(_is_one_of(self._new_days))
 
     def new_days(self) -> dict[int, DayCount] | None:
         """Give what each new day that has events was counted as, once the job is done; None if closed days differ."""
         found = self._observation.get
-        if self._sums(found, _CLOSED) != self._known:
-            return None
         counted = {day: self._sums(found, str(day)) for day in self._new_days}
+        events, checksum = self._sums(found, _ALL)
+        events -= sum(events for events, _ in counted.values())
+        checksum -= sum(checksum for _, checksum in counted.values())
+        if (events, checksum) != self._known:
+            return None
         return {day: DayCount(events, str(checksum)) for day, (events, checksum) in counted.items() if events}
 
     @staticmethod
     def _sums(found: Mapping[str, int | None], part: str) -> tuple[int, int]:
         events, high, low = (found.get(f"{part} {number}") or 0 for number in range(3))
         return events, (high << _HALF_BITS) + low
+
+
+def _day() -> Column:
+    return F.col(TIME) - F.pmod(F.col(TIME), F.lit(DAY_MS))
+
+
+def _is_one_of(days: Iterable[int]) -> Column:
+    """Give the condition that a time lies in one of some days.
+
+    Generated code refers to a constant array, and has numbers in itself: with ranges, as `in_days` gives them, the
+    code of every further day would be compiled anew.
+    """
+    return F.array_contains(F.array(*(F.lit(day).cast("long") for day in days)), _day())
 
 
 def _hash_of(events: DataFrame) -> Column:

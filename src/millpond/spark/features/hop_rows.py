@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millpond.features import GroupByPlan
 from millpond.features.hops import BEFORE_MS, Hops
-from millpond.features.packed_columns import packed_ints
+from millpond.features.packed_columns import packed_ints, packed_lists
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.batch_rows_of_keys import (
     RowCounts,
@@ -195,8 +195,10 @@ class HopAttempt:
     def _by_segment(self, lot: "_Lot") -> "_Groups | None":
         """Group the hops of a lot by the batch's segments; None if no window reaches one."""
         segments = segments_of(self._plan, self._task.end_ms, lot.starts)
-        order = np.lexsort((segments, lot.codes))
-        order = order[segments[order] >= 0]
+        # Each file's hops lie in this order already, which one stable sort of one number makes use of.
+        order = np.argsort(lot.codes * (1 + int(segments.max())) + segments, kind="stable")
+        if (segments < 0).any():
+            order = order[segments[order] >= 0]
         if not len(order):
             return None
         codes = lot.codes[order]
@@ -208,15 +210,15 @@ class HopAttempt:
 
     def _temporal_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
         columns = [
-            packed_ints(groups.segments).packed_list,
+            packed_ints(groups.segments).runs(groups.bounds),
             *(
                 packed_suffixes(operation, lot.table[name].chunk(0), groups.order, groups.firsts, groups.bounds)
                 for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
             ),
         ]
-        encode, end_ms = self._plan.encode_packed_batch, self._task.end_ms
-        for key, (start, end) in zip(groups.keys, pairwise(groups.bounds.tolist()), strict=True):
-            yield key, encode(key, end_ms, [packed(start, end) for packed in columns])
+        packed = packed_lists(np.diff(groups.bounds).tolist(), columns)
+        rows = self._plan.encode_packed_batches(groups.keys, self._task.end_ms, packed)
+        return zip(groups.keys, rows, strict=True)
 
     def _snapshot_rows(self, lot: "_Lot", groups: "_Groups") -> Iterator[tuple[bytes, bytes]]:
         encode = row_encoder(self._plan, self._task.end_ms)

@@ -42,8 +42,11 @@ from millpond.spark.shuffle.partitioner import routing_keys
 
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _EARLIER_FORMATS = (b"\x01", b"\x02")
-_EVENTS_A_BUCKET = 50_000
-"""So many events of the days that stay apart make one more bucket, up to the session's partitions."""
+_EVENTS_A_BUCKET = 1_000_000
+"""So many events of the days that stay apart make one more bucket, up to the session's partitions.
+
+A further day reads the files of all days, of each bucket by itself: small files cost more to open than to read.
+"""
 
 _MOST_WATCHED_DAYS = 8
 """Each day that a job watches costs it three more sums; more days than that are counted in a job of their own."""
@@ -125,10 +128,11 @@ class HopTable:
         if watch and 0 < len(new_days) <= _MOST_WATCHED_DAYS:
             closed = {day: known for day, known in _known(state, from_ms).items() if day not in new_days}
             watched = WatchedDays(closed, new_days)
-            recent = watched.watch(events.where(F.col(TIME) >= from_ms))
-            return self._continued(spark, recent, end_ms, state, frozenset(new_days), {})._replace(watched=watched)
+            new_events = watched.watch(events.where(F.col(TIME) >= from_ms))
+            return self._continued(spark, new_events, end_ms, state, frozenset(new_days), {})._replace(watched=watched)
         found = count_days(events.where(F.col(TIME) >= from_ms))
-        return self._continued(spark, events, end_ms, state, _changed_days(state, found, from_ms), found)
+        anew = _changed_days(state, found, from_ms)
+        return self._continued(spark, events.where(in_days(anew)), end_ms, state, anew, found)
 
     def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
         """Give how the table is made of all events."""
@@ -148,7 +152,7 @@ class HopTable:
         anew: frozenset[int],
         found: Mapping[int, DayCount],
     ) -> HopChange:
-        """Give how a state goes on, with some days collected anew."""
+        """Give how a state goes on, with some days collected anew, whose events these are."""
         hops = hops_of(self._plan, end_ms)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
         days: dict[int, HopDay] = {}
@@ -171,7 +175,7 @@ class HopTable:
         task = HopTask(
             self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
         )
-        return HopChange(self._by_bucket(spark, events.where(in_days(anew)), state.buckets), task, days, before)
+        return HopChange(self._by_bucket(spark, events, state.buckets), task, days, before)
 
     def settled(self, change: HopChange) -> HopChange | None:
         """Give a change with its days complete, once its job is done.
