@@ -6,6 +6,7 @@ are the usual ones, are decoded and merged by columns; any other is ended by the
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -61,13 +62,14 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
             places = [place for place, rows in enumerate(answers) if self._is_usual(place, rows)]
             tails = [answers[place] for place in places]
         counts = list(map(len, tails))
-        tail_rows: list[TimedValue] = [row for rows in tails for row in rows]
+        tail_rows: list[TimedValue] = list(chain.from_iterable(tails))
         times = [row.time_ms for row in tail_rows]
         if not places or (times and max(times) >= self.query_ms):
             return None
-        keys = [self.gets[place].key for place, count in zip(places, counts, strict=True) for _ in range(count)]
+        is_whole = len(places) == len(self.found)
+        gets = self.gets if is_whole else [self.gets[place] for place in places]
         stored = [row.value for row in tail_rows]
-        tiles = group.tile_columns.decode(keys, stored)
+        tiles = group.tile_columns.decode([get.key for get in gets], counts, stored)
         if (
             tiles is None
             or any(tiles.complete)
@@ -75,7 +77,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
             or tiles.size_ms.count(group.tile_ms) < len(stored)
         ):
             return None
-        found = [self.found[place] for place in places] if len(places) < len(self.found) else self.found
+        found = self.found if is_whole else [self.found[place] for place in places]
         columns = group.tile_columns.merged(tiles.cells, counts)
         if self.reader.freshness_ms:
             self._keep_tails(found, columns, tails)
