@@ -36,8 +36,9 @@ LOW_BITS = (1 << LOW) - 1
 """The bits that no double of at least 2**-22 has."""
 
 LOW_UNIT = 2.0 ** (LOW - FRACTION_BITS)
-"""What the lowest of the other bits is worth. Almost always a number without low bits is divided, which is several times
-faster. Its quotient is rounded once: multiplying by a power of two is exact, for no quotient is near the least double.
+"""What the lowest of the other bits is worth. Almost always a number has no low bits, and is divided without them,
+which is several times faster. The quotient is rounded once: times a power of two it is exact, for it is never near the
+least double.
 """
 
 _DOUBLE_BITS = FRACTION_BITS + 1024
