@@ -37,7 +37,7 @@ from millpond.cache.tinylfu import TinyLfuOrder
 from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 
-_READS_TOGETHER = 64
+_READS_TOGETHER = 16
 """How many reads the eviction order is told of at once, at least."""
 
 
