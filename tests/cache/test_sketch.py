@@ -26,6 +26,15 @@ def test_most_estimates_are_exact_when_the_rows_are_as_wide_as_the_keys_are_many
     assert exact > 900
 
 
+@given(st.lists(st.lists(st.integers(0, 40), max_size=300), max_size=5), st.integers(-(1 << 62), 1 << 62))
+def test_counting_many_is_counting_one_by_one(batches, limit):
+    together, one_by_one = FrequencySketch(64), FrequencySketch(64)
+    for keys in batches:
+        spreads = [one_by_one.increment(key) for key in keys]
+        assert together.increment_all(keys, limit) == [spread for spread in spreads if spread < limit]
+    assert [together.frequency(key) for key in range(41)] == [one_by_one.frequency(key) for key in range(41)]
+
+
 @given(st.lists(st.integers(), max_size=200))
 def test_growing_keeps_every_estimate(keys):
     sketch = FrequencySketch(64)

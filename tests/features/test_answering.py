@@ -139,7 +139,7 @@ def stored_tails(tails):
 def test_columns_of_tiles_are_the_tiles_of_the_decoder_and_merge_as_they_do(tails):
     keys, stored = stored_tails(tails)
     decoder = TileColumnDecoder(PLAN)
-    columns = decoder.decode(keys, stored)
+    columns = decoder.decode(KEYS[: len(tails)], [len(tail) for tail in tails], stored)
     expected = [TileDecoder(PLAN).decode(key, data) for key, data in zip(keys, stored, strict=True)]
     assert list(columns.start_ms) == [tile.start_ms for tile in expected]
     assert list(columns.size_ms) == [tile.size_ms for tile in expected]
@@ -160,12 +160,15 @@ def test_a_torn_tile_leaves_all_to_the_decoder_of_one(data, tails):
     place = data.draw(st.integers(0, len(whole) - 1))
     altered = whole[:place] + bytes((whole[place] ^ data.draw(st.integers(1, 255)),)) + whole[place + 1 :]
     for torn in (altered, whole[:place]):
-        assert TileColumnDecoder(PLAN).decode(keys, [*stored[:number], torn, *stored[number + 1 :]]) is None
+        assert (
+            TileColumnDecoder(PLAN).decode(keys, [1] * len(keys), [*stored[:number], torn, *stored[number + 1 :]])
+            is None
+        )
 
 
 def test_a_tile_of_another_key_leaves_all_to_the_decoder_of_one():
     keys, stored = stored_tails([[PLAN.new_ir()], [PLAN.new_ir()]])
-    assert TileColumnDecoder(PLAN).decode(keys[::-1], stored) is None
+    assert TileColumnDecoder(PLAN).decode(keys[::-1], [1, 1], stored) is None
 
 
 @given(pairs=st.lists(st.tuples(irs, irs), min_size=1, max_size=4))
@@ -182,3 +185,24 @@ def test_finishing_by_columns_is_finishing_one_by_one(pairs):
     ]
     assert [list(one.items()) for one in found] == [list(one.items()) for one in one_by_one]
     assert met_by_columns == len(bounds) - met_by_columns
+
+
+doubles = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([5e-324, -1e-30, 1e300, -1.7e308, 1.7e308])
+
+
+@given(events=st.lists(st.tuples(doubles, st.none()), max_size=5), split=st.integers(0, 5))
+@settings(max_examples=200, deadline=None)
+def test_sums_of_any_doubles_end_as_the_plan_ends_them(events, split):
+    sums = (Aggregation("sum", "delay", windows=("7d",)), Aggregation("average", "delay", windows=("7d",)))
+    plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), GROUP_BY.inputs, sums))
+    layout = Layout(plan)
+    base, tail = (plan.collect(list(range(len(part))), part) for part in (events[:split], events[split:]))
+    total = plan.merge(base, tail)
+    expected = {
+        feature.name: feature.finish(*[total[position] for position in feature.positions])
+        for feature in layout.windows[0].features
+    }
+    finishers = Finishers(layout, list(expected))
+    bases = [layout.project(0, base)]
+    assert finishers.compiled(bases, [tail]) == finishers.careful(bases, [tail]) == expected
+    assert finishers.compiled_columns([bases], [[cell] for cell in tail]) == [expected]

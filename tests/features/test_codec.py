@@ -104,8 +104,29 @@ def test_a_key_is_the_same_bytes_by_name_in_order_and_in_columns(type_, values):
     assert in_order == codec.encode_columns([values, [7] * len(values)])
     alone = KeyCodec("route", (Field("one", type_),))
     assert alone.encode_columns([values]) == [alone.encode({"one": value}) for value in values]
+    assert codec.encode_many([{"two": 7, "one": value} for value in values]) == in_order
+    assert codec.encode_many([(value, 7) for value in values]) == in_order
     with pytest.raises(DataError, match="'two'"):
         codec.encode_columns([values, ["x"] * len(values)])
+    with pytest.raises(DataError, match="'two'"):
+        codec.encode_many([{"one": value, "two": "x"} for value in values])
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_many_texts_are_the_same_bytes_as_each_alone(texts):
+    codec = KeyCodec("route", (Field("one", "string"),))
+    asked = [{"one": text} for text in texts]
+    assert codec.encode_many(asked) == [codec.encode(keys) for keys in asked]
+
+
+@pytest.mark.parametrize("wrong", [{"two": "x"}, {"one": 1}, {"one": "\ud800"}, {}, "EWR"])
+def test_a_wrong_key_among_many_is_refused_as_it_is_alone(wrong):
+    codec = KeyCodec("route", (Field("one", "string"),))
+    with pytest.raises(DataError) as alone:
+        codec.encode(wrong)
+    with pytest.raises(DataError) as among_many:
+        codec.encode_many([{"one": "EWR"}, wrong])
+    assert str(among_many.value) == str(alone.value)
 
 
 def test_an_empty_text_is_a_key_and_not_the_missing_one():

@@ -6,7 +6,7 @@ its bounds, so the order need not know whether the cache exceeds them.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Generic, Protocol
 
@@ -24,6 +24,9 @@ class EvictionOrder(Protocol[K]):
 
     def read(self, key: K) -> None:
         """Record a use of a present key."""
+
+    def read_all(self, keys: Sequence[K]) -> None:
+        """Do as `read` for each key in turn."""
 
     def removed(self, key: K) -> None:
         """Remove a key that the cache has removed."""
@@ -100,6 +103,11 @@ class LruOrder(Generic[K]):
     def read(self, key: K) -> None:
         """Make the key the most recently used."""
         self._keys.move_to_end(key)
+
+    def read_all(self, keys: Sequence[K]) -> None:
+        """The keys are the last used, in turn."""
+        for key in keys:
+            self._keys.move_to_end(key)
 
     def removed(self, key: K) -> None:
         """Remove the key."""

@@ -25,6 +25,8 @@ two runs may decide a near tie differently.
 2. Einziger, Friedman, Manes: "TinyLFU: a highly efficient cache admission policy" (2017).
 """
 
+from collections.abc import Iterable
+
 _CAP = 15
 _SAMPLE_PER_ENTRY = 10
 _LEAST_WIDTH = 64
@@ -62,24 +64,60 @@ class FrequencySketch:
         first, second, third, fourth = self._rows
         before = self._increments
         place = spread & last
-        if first[place] < _CAP:
-            first[place] += 1
+        if (count := first[place]) < _CAP:
+            first[place] = count + 1
             self._increments = before + 1
         place = spread >> 11 & last
-        if second[place] < _CAP:
-            second[place] += 1
+        if (count := second[place]) < _CAP:
+            second[place] = count + 1
             self._increments = before + 1
         place = spread >> 22 & last
-        if third[place] < _CAP:
-            third[place] += 1
+        if (count := third[place]) < _CAP:
+            third[place] = count + 1
             self._increments = before + 1
         place = spread >> 33 & last
-        if fourth[place] < _CAP:
-            fourth[place] += 1
+        if (count := fourth[place]) < _CAP:
+            fourth[place] = count + 1
             self._increments = before + 1
         if self._increments > _SAMPLE_PER_ENTRY * last:
             self._age()
         return spread
+
+    def increment_all(self, keys: Iterable[object], limit: int) -> list[int]:
+        """Count one use of each key, as `increment` does one by one; those of their hashes that are below a limit."""
+        first, second, third, fourth = self._rows
+        last, increments = self._last, self._increments
+        most = _SAMPLE_PER_ENTRY * last
+        below = []
+        for key in keys:
+            spread = hash((key,))
+            if spread < limit:
+                below.append(spread)
+            grows = False
+            place = spread & last
+            if (count := first[place]) < _CAP:
+                first[place] = count + 1
+                grows = True
+            place = spread >> 11 & last
+            if (count := second[place]) < _CAP:
+                second[place] = count + 1
+                grows = True
+            place = spread >> 22 & last
+            if (count := third[place]) < _CAP:
+                third[place] = count + 1
+                grows = True
+            place = spread >> 33 & last
+            if (count := fourth[place]) < _CAP:
+                fourth[place] = count + 1
+                grows = True
+            if grows:
+                increments += 1
+                if increments > most:
+                    self._increments = increments
+                    self._age()
+                    increments = self._increments
+        self._increments = increments
+        return below
 
     def frequency(self, key: object) -> int:
         """Return the estimated uses of a key."""

@@ -33,7 +33,7 @@ and strangers do not choose the keys.
 Caffeine's `BoundedLocalCache` is the reference implementation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import inf
 from typing import Generic, Protocol
@@ -131,6 +131,26 @@ class TinyLfuOrder(Generic[K]):
             self._settle_protected()
         else:
             home.weights.move_to_end(key)
+
+    def read_all(self, keys: Sequence[K]) -> None:
+        """As `read` for each in turn: counting does not look at the segments, but where a window is chosen."""
+        if len(keys) >= self._until_choice:
+            for key in keys:
+                self.read(key)
+            return
+        self._until_choice -= len(keys)
+        sampled = self._sketch.increment_all(keys, self._wanted)
+        if self._windows is not None:
+            for spread in sampled:
+                self._windows.use(spread)
+        home, probation = self._home, self._probation
+        for key in keys:
+            segment = home[key]
+            if segment is probation:
+                self._move(key, self._protected)
+                self._settle_protected()
+            else:
+                segment.weights.move_to_end(key)
 
     def removed(self, key: K) -> None:
         """Remove the key. The sketch keeps its count."""

@@ -118,6 +118,14 @@ class GroupByPlan:
         """
         return self._keys.encode(key)
 
+    def encode_many_keys(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
+        """Give the bytes of many keys, as `encode_key` gives each.
+
+        Raises:
+            DataError: as `encode_key`.
+        """
+        return self._keys.encode_many(keys)
+
     def encode_keys(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
         """Return the bytes of many keys, given as one column for each part, in declared order.
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.kv import PartlyReadError
+from millpond.serving.cached_reads import Rows
 from millpond.serving.counters import Tally
 from millpond.serving.fetch_call import FetchCall, Shared
 from millpond.serving.fetch_rounds import Answers, Round, Rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.one_join import OneJoin
 from millpond.serving.one_key import OneKey, nulls
-from millpond.serving.part_reads import PartReads, Rows
+from millpond.serving.part_reads import PartReads
 from millpond.serving.short_read import READ_COUNTS
 
 Form = OneKey | OneJoin
@@ -158,6 +159,9 @@ class ManyKeys:
         prepared, at, answers, tally = self._prepared, self._at, self._answers, self._tally
         name, log, values = prepared.target.name, self._shared.log, [part.values for part in self._parts]
         single, wanted = prepared.single is not None, None if prepared.is_in_order else prepared.features
+        if single and wanted is None and log is None and not without and not any(answers):
+            self._finish_all(values[0])  # type: ignore[arg-type]  # else one is read anew
+            return
         first, rest = values[0], values[1:]
         present = null = count = 0
         for place, request in enumerate(self._requests):
@@ -180,6 +184,21 @@ class ManyKeys:
         tally.requests += count
         tally.null += null
         tally.present += present - null
+
+    def _finish_all(self, values: Sequence[dict[str, Any]]) -> None:
+        """Do as `_finish` for a GroupBy, in the usual case: all features of all keys, and nobody who wants a log."""
+        name, at, end = self._prepared.target.name, self._at, self._ends[0]
+        made = [
+            FetchResponse(
+                name, request.keys, at, features, nulls(features) if None in features.values() else {}, {}, end
+            )
+            for request, features in zip(self._requests, values, strict=True)
+        ]
+        self._answers[:] = made
+        null = sum([len(answer.states) for answer in made])
+        self._tally.requests += len(made)
+        self._tally.null += null
+        self._tally.present += sum(map(len, values)) - null
 
 
 def many_keys(
@@ -210,8 +229,7 @@ def many_keys(
             return None
     keys: list[Any]
     if type(form) is OneKey:
-        encode = form.encode
-        keys = [encode(request.keys) for request in requests]
+        keys = form.encode_many([request.keys for request in requests])
         if None in keys:
             return None
         keys = [keys]

@@ -26,7 +26,7 @@ class OneKey:
         counters: where fetches are counted.
     """
 
-    __slots__ = ("_counters", "_name", "encode", "finish", "group", "prepared", "reader")
+    __slots__ = ("_counters", "_name", "encode", "encode_many", "finish", "group", "prepared", "reader")
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class OneKey:
         self._counters = counters
         self._name = prepared.target.name
         self.encode = group.plan.encode_key
+        self.encode_many = group.plan.encode_many_keys
 
     def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> ShortRead | None:
         """Begin the short read of a key; None if the long way is to be taken.

@@ -16,6 +16,9 @@ from typing import Any
 from millpond.features.answering.layout import Layout, Projection
 from millpond.features.cells.cell import Cell, Ir
 from millpond.features.cells.counts_and_sums import (
+    LOW,
+    LOW_BITS,
+    LOW_UNIT,
     finished_average,
     finished_count,
     finished_fraction_average,
@@ -41,6 +44,15 @@ _WRITTEN_OUT: dict[Callable[..., Any], str] = {
     finished_fraction_average: "from_fixed_point({0}, {1}) if {1} > 0 else None",
 }
 """What these ends say, of the variables that hold their cells."""
+
+_QUICKLY_WRITTEN_OUT = _WRITTEN_OUT | {
+    end: f"(({{0}} >> {LOW}) / {count} * low_unit if not {{0}} & low_bits else {call}) if {{1}} > 0 else None"
+    for end, count, call in (
+        (finished_fraction_sum, "1", "from_fixed_point({0})"),
+        (finished_fraction_average, "{1}", "from_fixed_point({0}, {1})"),
+    )
+}
+"""The same, with `from_fixed_point` written out for numbers without low bits; raises OverflowError for huge ones."""
 
 
 class Finishers:
@@ -120,25 +132,35 @@ class Finishers:
         return tuple(met)
 
     def _compile(self, *, columns: bool) -> Any:
-        names: dict[str, Any] = {"on_bound": self._on_bound, "from_fixed_point": from_fixed_point}
+        names: dict[str, Any] = {
+            "on_bound": self._on_bound,
+            "from_fixed_point": from_fixed_point,
+            "low_bits": LOW_BITS,
+            "low_unit": LOW_UNIT,
+        }
         lines, cells_of = self._merged_cells(names, columns=columns)
-        items = []
+        items: list[str] = []
+        quick_items: list[str] = []
         for number, (place, feature, name) in enumerate(self._features):
             names[f"finish_{number}"] = feature.finish
             read = [cells_of[place, position] for position in feature.positions]
             cells = ", ".join(read)
-            written = _WRITTEN_OUT.get(feature.finish, f"finish_{number}({cells})").format(*read)
-            items.append(f"{self._names.get(name, name)!r}: {written}")
+            for ends, into in ((_WRITTEN_OUT, items), (_QUICKLY_WRITTEN_OUT, quick_items)):
+                written = ends.get(feature.finish, f"finish_{number}({cells})").format(*read)
+                into.append(f"{self._names.get(name, name)!r}: {written}")
             if feature.limit_met is not None and self._on_bound is not None:
                 names[f"limit_met_{number}"] = feature.limit_met
                 lines.append(f"if limit_met_{number}({cells}): on_bound()")
-        answer = f"{{{', '.join(items)}}}"
+        give = "answers.append({{{}}})" if columns else "return {{{}}}"
+        answer, quick_answer = give.format(", ".join(items)), give.format(", ".join(quick_items))
+        if answer == quick_answer:
+            lines.append(answer)
+        else:
+            lines += ["try:", f"    {quick_answer}", "except OverflowError:", f"    {answer}"]
         if columns:
             tails = "".join(f"tail_{position}, " for position in range(len(self._layout.plan.cells.cells)))
             head = ["answers = []", f"for bases, {tails}in zip(bases, *tails, strict=True):"]
-            lines = [*head, *(f"    {line}" for line in lines), f"    answers.append({answer})", "return answers"]
-        else:
-            lines.append(f"return {answer}")
+            lines = [*head, *(f"    {line}" for line in lines), "return answers"]
         source = "\n".join(["def finish(bases, tails):", *(f"    {line}" for line in lines)])
         exec(compile(source, "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
         return names["finish"]

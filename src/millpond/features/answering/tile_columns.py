@@ -11,7 +11,7 @@ decode, are left to them.
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -55,7 +55,7 @@ class TileColumnDecoder:
     >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))
     >>> tiles = [plan.encode_tile(b"EWR", Tile(start, 300_000, ir=(count,))) for start, count in ((0, 3), (300_000, 4))]
     >>> decoder = TileColumnDecoder(plan)
-    >>> columns = decoder.decode([b"EWR", b"EWR"], tiles)
+    >>> columns = decoder.decode([b"EWR", b"JFK"], [2, 0], tiles)
     >>> columns.start_ms, columns.cells
     ((0, 300000), [(3, 4)])
     >>> decoder.merged(columns.cells, [2, 0])
@@ -74,18 +74,20 @@ class TileColumnDecoder:
         self._empties = tuple(cell.empty for cell in cells)
         self._merges = tuple(cell.merge for cell in cells)
 
-    def decode(self, keys: Sequence[bytes], stored: Sequence[bytes]) -> TileColumns | None:
+    def decode(self, keys: Sequence[bytes], counts: Sequence[int], stored: Sequence[bytes]) -> TileColumns | None:
         """Give the tiles that bytes hold; None if one of them is left to `TileDecoder`.
 
         Args:
-            keys: the key of each tile.
-            stored: the bytes of each.
+            keys: whose tiles they are.
+            counts: how many each key has.
+            stored: the bytes of each tile, those of a key one behind the other.
         """
         count = len(stored)
         if not count:
             return TileColumns((), (), (), [()] * len(self._empties))
         try:
-            sums = map(_crc32, map(_body, stored), map(_crc32, keys))
+            addresses = chain.from_iterable(map(repeat, map(_crc32, keys), counts))
+            sums = map(_crc32, map(_body, stored), addresses)
             if (
                 list(map(_header, stored)) != list(zip(repeat(VALUE_FORMAT_VERSION, count), sums, strict=True))
                 or list(map(self._head_of, stored)).count(self._head) < count
