@@ -23,6 +23,7 @@ from millpond.cache.api import Bounds, Policy
 from millpond.cache.curves.curve import HitRateCurve, Point
 from millpond.cache.curves.miniatures import Miniatures
 from millpond.cache.curves.near_distances import NearDistances
+from millpond.cache.curves.own_rate import Counted, OwnRate
 from millpond.cache.curves.reuse_distances import BUCKETS, ReuseDistances
 from millpond.cache.miniature import EVERY_HASH
 
@@ -40,23 +41,10 @@ _WRITES_PER_TOLD = 16
 _numbers = count()
 
 
-class Counted(Protocol):
-    """The counts of a cache that the recording needs, see `CacheStats`."""
-
-    # ruff: noqa: D102 - `CacheStats` and `Cache` say what these mean
-    @property
-    def hits(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-    @property
-    def entries(self) -> int: ...
-    @property
-    def bytes(self) -> int | None: ...
-
-
 class Recorded(Protocol):
     """A cache, as far as a recording knows it: every `Cache`, and the LRU cache of state."""
 
+    # ruff: noqa: D102 - `Cache` says what these mean
     name: str
 
     @property
@@ -73,6 +61,8 @@ class Recording:
     Args:
         cache: the cache that tells of its keys.
         policies: whose curves are wanted. LRU is always drawn.
+        fed_apart: whether others decide which keys are put, whatever this cache has room for. Then a request counts as
+            one that could hit only once its key was put, and W-TinyLFU is not simulated.
 
     Attributes:
         limit: the hashes below this are wanted: those of the sample, or all during a burst.
@@ -85,8 +75,10 @@ class Recording:
         "__weakref__",
         "_cache",
         "_distances",
+        "_fed_apart",
         "_miniatures",
         "_near",
+        "_own_rate",
         "_requests_used",
         "_simulates",
         "_told",
@@ -97,7 +89,9 @@ class Recording:
         "requests",
     )
 
-    def __init__(self, cache: Recorded, policies: tuple[Policy, ...] = ("lru", "w-tinylfu")) -> None:
+    def __init__(
+        self, cache: Recorded, policies: tuple[Policy, ...] = ("lru", "w-tinylfu"), *, fed_apart: bool = False
+    ) -> None:
         self.name = cache.name
         self.number = next(_numbers)
         self.requests = self._requests_used = 0.0
@@ -107,8 +101,10 @@ class Recording:
         self._distances = ReuseDistances()
         self.limit = self._distances.limit
         self._near = NearDistances()
-        self._simulates = "w-tinylfu" in policies
+        self._fed_apart = fed_apart
+        self._simulates = "w-tinylfu" in policies and not fed_apart
         self._miniatures: Miniatures | None = None
+        self._own_rate = OwnRate(cache) if "w-tinylfu" in policies and cache.policy == "w-tinylfu" else None
         self.fit_miniatures()
 
     @property
@@ -131,6 +127,11 @@ class Recording:
         """As `asked_many`, of so many keys that are tuples of one form."""
         self._use_waiting()
         self.requests += count
+        if self._fed_apart:
+            for spread in filter(self._distances.limit.__gt__, map(hash, cells)):
+                self._use(spread)
+            self._requests_used = self.requests
+            return
         spreads: Iterable[int] = map(hash, cells)
         if self._near.begin_if_due(self.requests):
             spreads = self._seen_near(list(spreads))
@@ -150,9 +151,11 @@ class Recording:
         spread = hash((key,))
         if spread < self._distances.limit:
             self._use_waiting()
+            if self._fed_apart:
+                self._distances.put(spread)
             self._distances.weigh(spread, weigh(key, value))
         self._told += 1
-        return 1 if self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
+        return 1 if self._fed_apart or self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
 
     def use(self, spread: int) -> None:
         """A key with a hash below `limit` is asked for; who calls this has added it to `requests`."""
@@ -169,6 +172,10 @@ class Recording:
     def _use(self, spread: int) -> None:
         """A key of the sample, or any key during a burst."""
         distances, miniatures, near = self._distances, self._miniatures, self._near
+        if self._fed_apart:
+            distances.use_if_put(spread)
+            self.limit = distances.limit
+            return
         if near.is_on:
             near.use(spread, self.requests)
         if spread >= distances.limit:
@@ -238,19 +245,41 @@ class Recording:
         """The curve of a policy; None if it is not recorded, or nothing was asked for yet."""
         cache, distances, miniatures = self._cache(), self._distances, self._miniatures
         requests = self._requests_used
-        if cache is None or not requests or (policy == "w-tinylfu" and miniatures is None):
+        is_drawn = policy == "lru" or miniatures is not None or self._own_rate is not None
+        if cache is None or not requests or not is_drawn:
             return None
         most = max(2.0 * self.present_entries(cache), 1.1 * distances.keys(), 2.0 * _LEAST_ENTRIES)
         sizes = np.geomspace(_LEAST_ENTRIES, most, _POINTS)
         near, counted = self._near.counts(BUCKETS), self._near.counted
         scaled = near * (requests / counted) if counted else None
         rates = distances.hit_rates(sizes, requests=requests, near=scaled)
-        if policy == "w-tinylfu" and miniatures is not None:
-            gains = miniatures.gains(sizes, requests=requests)
-            # With room for every key all policies are one.
-            rates = np.maximum.accumulate(np.clip(np.minimum(rates + gains, rates[-1]), 0.0, 1.0))
+        if policy == "w-tinylfu":
+            rates = self._with_gains(cache, sizes, rates)
         in_bytes = distances.bytes_of(sizes) if distances.mean_weight() else sizes * self._mean_bytes(cache)
         return HitRateCurve(tuple(map(Point, sizes.tolist(), in_bytes.tolist(), rates.tolist())))
+
+    def _with_gains(
+        self, cache: Recorded, sizes: npt.NDArray[np.float64], lru: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The hit rates of W-TinyLFU, from those of LRU.
+
+        Beyond the sizes that are known, what is gained is as large a part of what LRU could still hit: with room for
+        every key all policies are one.
+        """
+        could = lru[-1] - lru
+
+        def known_at(size: float) -> npt.NDArray[np.float64]:
+            part: npt.NDArray[np.float64] = could / max(1e-9, float(np.interp(size, sizes, could)))
+            return np.minimum(1.0, part)
+
+        rates, miniatures = lru.copy(), self._miniatures
+        if miniatures is not None:
+            rates += miniatures.gains(sizes, requests=self._requests_used) * known_at(miniatures.sizes()[-1])
+        own, present = None if self._own_rate is None else self._own_rate.now(cache), self.present_entries(cache)
+        if own is not None:
+            rates += (own - float(np.interp(present, sizes, rates))) * known_at(present)
+        rising: npt.NDArray[np.float64] = np.maximum.accumulate(np.clip(np.minimum(rates, lru[-1]), 0.0, 1.0))
+        return rising
 
     def age(self) -> None:
         """Let what was recorded so far count half."""
@@ -260,6 +289,9 @@ class Recording:
         self._near.age()
         if self._miniatures is not None:
             self._miniatures.age()
+        cache = self._cache()
+        if self._own_rate is not None and cache is not None:
+            self._own_rate.age(cache)
 
     def _mean_bytes(self, cache: Recorded) -> float:
         mean = self._distances.mean_weight()

@@ -22,11 +22,15 @@ _lock = threading.Lock()
 _recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
 
 
-def record(cache: Cache[K, V]) -> Cache[K, V]:
+def record(cache: Cache[K, V], *, fed_apart: bool = False) -> Cache[K, V]:
     """Begin to record the hit-rate curves of a cache; the cache to be used from now on.
 
     A cache for several threads (`shared=True`) is that cache itself, also for those who have it already. Any other is
     a new one around it, and only what goes through the new one is recorded.
+
+    Args:
+        cache: what is recorded.
+        fed_apart: whether others decide which keys are put, see `Recording`.
 
     >>> from millpond.cache import new_cache
     >>> planes = record(new_cache("planes", max_entries=1_000))
@@ -35,7 +39,7 @@ def record(cache: Cache[K, V]) -> Cache[K, V]:
     >>> [report.name for report in reports() if report.name == "planes"]
     ['planes']
     """
-    recording = Recording(cache)
+    recording = Recording(cache, fed_apart=fed_apart)
     register(recording)
     if isinstance(cache, SharedCache):
         cache.lay_around(lambda inner: WatchedCache(inner, recording))

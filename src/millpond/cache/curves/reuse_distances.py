@@ -145,6 +145,22 @@ class ReuseDistances:
         self._counts[int(log2(distance + 1) * PER_OCTAVE)] += 1 / self.share
         return distance
 
+    def use_if_put(self, spread: int) -> None:
+        """As `use`, of a key that counts only once it was `put`: before, no size would hit."""
+        place = bisect_left(self._hashes, spread)
+        if place < len(self._hashes) and self._hashes[place] == spread:
+            self.use(spread)
+        else:
+            self._cold += 1 / self.share
+
+    def put(self, spread: int) -> None:
+        """A sampled key is put: it is there from now on."""
+        place = bisect_left(self._hashes, spread)
+        if place == len(self._hashes) or self._hashes[place] != spread:
+            cold = self._cold
+            self.use(spread)
+            self._cold = cold
+
     def use_together(self, spreads: Sequence[int]) -> list[float]:
         """Count requests of sampled keys of which all are looked up before any of them is put; their distances.
 
