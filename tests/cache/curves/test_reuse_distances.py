@@ -219,3 +219,13 @@ def test_the_sample_becomes_smaller_with_time_and_what_was_counted_stays(monkeyp
     low, high = rates(distances, [1_000, 3_000], len(keys))
     assert low < 0.15
     assert high > 0.95
+
+
+def test_the_sample_becomes_smaller_with_keys_that_are_never_put_too(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_USES_PER_SHARE", 500)
+    distances = ReuseDistances()
+    for number in range(60_000):
+        if (spread := hash((number,))) < distances.limit:
+            distances.use_if_put(spread)
+    assert distances.share == reuse_distances._LEAST_SHARE
+    assert rates(distances, [1_000_000], 60_000) == pytest.approx([0.0], abs=0.02)

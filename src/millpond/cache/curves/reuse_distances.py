@@ -152,6 +152,9 @@ class ReuseDistances:
             self.use(spread)
         else:
             self._cold += 1 / self.share
+            self._left -= 1
+            if self._left <= 0 and self.share > _LEAST_SHARE:
+                self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
 
     def put(self, spread: int) -> None:
         """A sampled key is put: it is there from now on."""
