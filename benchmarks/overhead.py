@@ -7,17 +7,21 @@
 | `fetch` | keys of a GroupBy in process, over a store in memory | the curves of both caches |
 | `http` | the same keys over HTTP, on a kept connection | the curves of both caches, and `/metrics` read once a round |
 
-The caches have been asked `WARM` times before, so that what is seen is the cost of a cache that has been in use. By
-then a sixteenth of the keys is sampled.
+What is seen is the cost of a cache that has been in use. It is full, and it has been asked `WARM` times, by when a
+sixteenth of the keys is sampled and bursts are rare. What was made until then is kept from the collector of garbage, as
+`millpond serve` does.
+
 With and without take turns, and who begins changes. The figure is the time without over the time with: 1 is free of
-charge. Off Spark the time is the processor's, of the whole process, and the figure is the median over the rounds. On
-Spark it is that of the median batches, by Spark's own clock.
+charge. Times are the processor's: off Spark of this process, and on Spark of the JVM, its workers and the state hosts.
+The figure is the median over the rounds, beside their quartiles.
 
     .venv/bin/python -m benchmarks.overhead
     .venv/bin/python -m benchmarks.overhead --only fetch http
 """
 
 import argparse
+import gc
+import os
 import random
 import shutil
 import statistics
@@ -30,20 +34,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
+from benchmarks.flights_demo import family
 from benchmarks.report import grouped_bars, report
 from benchmarks.serving_world import BATCH_END_MS, World, group_bys, key_name
-from benchmarks.spark_stateful import (
-    FILES_PER_BATCH,
-    OUTPUT,
-    SCHEMA,
-    WARM_UP,
-    Size,
-    Spending,
-    SpendingArrow,
-    write_batches,
-)
+from benchmarks.spark_stateful import FILES_PER_BATCH, OUTPUT, SCHEMA, Size, Spending, SpendingArrow, write_batches
 from millpond.kv import MemoryStore
 from millpond.lookup import LookupTable, PythonLookup
 from millpond.metrics import NO_METRICS, PrometheusRecorder
@@ -55,20 +52,27 @@ CACHE_ENTRIES = 5_000
 CALLS = 3_000
 HTTP_CALLS = 600
 LOOKUP_BATCH = 5_000
-ROUNDS = 15
-WARM = 600_000
+ROUNDS = 41
+WARM = 2_000_000
+FETCHES_TO_FILL = 60_000
 KEYED = Size(200_000, 100_000)
-KEYED_BATCHES = 4
-KEYED_ROUNDS = 2
+KEYED_WARM = Size(100_000, 100_000)
+KEYED_BATCHES = 6
+KEYED_WARM_BATCHES = 26
+KEYED_ROUNDS = 4
 KEYED_ENTRIES = 40_000
 
 Run = Callable[[], None]
+Ratios = list[float]
+"""The processor's time without over that with, of each round."""
 
 
-def interleaved(runs: dict[bool, Run], rounds: int) -> float:
-    """The processor's time without over that with; the median over rounds in which both run."""
+def interleaved(runs: dict[bool, Run]) -> Ratios:
+    """Both run in each round, on what is there and stays."""
+    gc.collect()
+    gc.freeze()
     ratios = []
-    for number in range(rounds + 1):
+    for number in range(ROUNDS + 1):
         seconds = {}
         for on in (True, False) if number % 2 else (False, True):
             began = time.process_time()
@@ -76,7 +80,8 @@ def interleaved(runs: dict[bool, Run], rounds: int) -> float:
             seconds[on] = time.process_time() - began
         if number:
             ratios.append(seconds[False] / seconds[True])
-    return statistics.median(ratios)
+    gc.unfreeze()
+    return ratios
 
 
 def drawn(count: int, seed: int) -> list[int]:
@@ -85,15 +90,7 @@ def drawn(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(KEYS), weights, k=count)
 
 
-def warm(caches: list[Any]) -> None:
-    """Ask caches for keys that they do not have."""
-    names = [b"%d" % number for number in range(KEYS)]
-    for number in drawn(WARM, seed=99):
-        for cache in caches:
-            cache.get(names[number])
-
-
-def lookup() -> float:
+def lookup() -> Ratios:
     """A partial cache before a function that costs next to nothing, so that what the cache costs is seen."""
     schema, row = pa.schema([("number", pa.int64())]), pa.schema([("number", pa.int64()), ("half", pa.int64())])
 
@@ -109,7 +106,7 @@ def lookup() -> float:
             table = LookupTable("numbers", source, options, recorder=PrometheusRecorder() if on else NO_METRICS)
             opened = stack.enter_context(closing(table.open()))
             runs[on] = _lookups(opened)
-        return interleaved(runs, ROUNDS)
+        return interleaved(runs)
 
 
 def _lookups(opened: Any) -> Run:
@@ -142,18 +139,33 @@ def fetchers() -> Iterator[dict[bool, Fetcher]]:
             for on in (True, False)
         }
         for fetcher in found.values():
-            for group in fetcher.groups:
-                warm([cache for cache in (group.batch_cache, group.tile_cache) if cache is not None])
+            _use(fetcher, world)
         yield found
 
 
-def fetch() -> float:
+def _use(fetcher: Fetcher, world: World) -> None:
+    """Have the caches asked, and fill them."""
+    (plan,), (group,) = world.plans, fetcher.groups
+    kind = plan.group_by.keys[0].name
+    keys = [plan.encode_key([key_name(kind, number)]) for number in range(KEYS)]
+    for cache in (group.batch_cache, group.tile_cache):
+        assert cache is not None
+        for number in drawn(WARM, seed=99):
+            cache.get(keys[number])
+    for number in drawn(FETCHES_TO_FILL, seed=98):
+        fetcher.fetch(plan.name, {kind: key_name(kind, number)}, at=BATCH_END_MS + HOUR_MS)
+    for cache in (group.batch_cache, group.tile_cache):
+        assert cache is not None
+        assert len(cache) > 0.9 * CACHE_ENTRIES
+
+
+def fetch() -> Ratios:
     """One key after the other, in process."""
     with fetchers() as found:
-        return interleaved({on: _fetches(fetcher.fetch, CALLS) for on, fetcher in found.items()}, ROUNDS)
+        return interleaved({on: _fetches(fetcher.fetch, CALLS) for on, fetcher in found.items()})
 
 
-def http() -> float:
+def http() -> Ratios:
     """The same over HTTP."""
     with fetchers() as found, ExitStack() as stack:
         runs: dict[bool, Run] = {}
@@ -161,7 +173,7 @@ def http() -> float:
             url = stack.enter_context(running_server(http_app(fetcher)))
             client = stack.enter_context(FetchClient(url))
             runs[on] = _fetches(client.fetch, HTTP_CALLS, scraped=url if on else None)
-        return interleaved(runs, ROUNDS)
+        return interleaved(runs)
 
 
 def _fetches(fetch: Callable[..., Any], calls: int, *, scraped: str | None = None) -> Run:
@@ -179,9 +191,9 @@ def _fetches(fetch: Callable[..., Any], calls: int, *, scraped: str | None = Non
     return run
 
 
-def keyed_streams(chosen: list[str]) -> dict[str, float]:
-    """The time of a batch without over that with, of each form."""
-    from millpond.spark import StateConfig, keyed, session
+def keyed_streams(chosen: list[str]) -> dict[str, Ratios]:
+    """The processor's time of some batches without over that with, of each form."""
+    from millpond.spark import session
 
     forms = {
         "keyed_rows": (Spending, "transformWithState"),
@@ -189,49 +201,68 @@ def keyed_streams(chosen: list[str]) -> dict[str, float]:
     }
     spark = session("overhead", master="local[2]", spark__sql__shuffle__partitions="2", spark__ui__enabled="false")
     spark.sparkContext.setLogLevel("ERROR")
-    found: dict[str, float] = {}
+    found: dict[str, Ratios] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-benchmark-") as folder:
-        write_batches(Path(folder) / "events", KEYED, WARM_UP + KEYED_BATCHES)
+        warm, counted = Path(folder) / "warm", Path(folder) / "counted"
+        write_batches(warm, KEYED_WARM, KEYED_WARM_BATCHES)
+        write_batches(counted, KEYED, KEYED_BATCHES)
         for name in chosen:
             processor, method = forms[name]
-            seconds: dict[bool, list[float]] = {True: [], False: []}
-            for number in range(KEYED_ROUNDS):
-                for on in (True, False) if number % 2 else (False, True):
-                    config = StateConfig(
-                        options={
-                            "state.backend.type": "rocksdb",
-                            "state.backend.cache.max-entries-num": str(KEYED_ENTRIES),
-                            "state.backend.cache.hit-rate-curve": str(on).lower(),
-                        }
-                    )
-                    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
-                    events = keyed(reader.parquet(str(Path(folder) / "events")), "user")
-                    answers = getattr(events, method)(processor(), OUTPUT, "Update", "None", state=config)
-                    seconds[on] += _batches(answers)
-            found[name] = statistics.median(seconds[False]) / statistics.median(seconds[True])
+            found[name] = []
+            for number in range(KEYED_ROUNDS + 1):
+                seconds = {
+                    on: _stream_seconds(spark, processor(), method, warm, counted, on=on)
+                    for on in ((True, False) if number % 2 else (False, True))
+                }
+                if number:
+                    found[name].append(seconds[False] / seconds[True])
     spark.stop()
     return found
 
 
-def _batches(answers: Any) -> list[float]:
-    checkpoint = tempfile.mkdtemp(prefix="millpond-benchmark-")
-    query = (
-        answers.writeStream.format("noop")
-        .outputMode("update")
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
+def _stream_seconds(spark: Any, processor: Any, method: str, warm: Path, counted: Path, *, on: bool) -> float:
+    """The processor's time of the counted batches, of the JVM, its workers and the state hosts."""
+    from millpond.spark import StateConfig, keyed
+
+    config = StateConfig(
+        options={
+            "state.backend.type": "rocksdb",
+            "state.backend.cache.max-entries-num": str(KEYED_ENTRIES),
+            "state.backend.cache.hit-rate-curve": str(on).lower(),
+        }
     )
+    folder = Path(tempfile.mkdtemp(prefix="millpond-benchmark-"))
     try:
-        query.awaitTermination()
-        batches = [each for each in query.recentProgress if each["numInputRows"] == KEYED.rows]
-        return [each["durationMs"]["triggerExecution"] / 1_000 for each in batches[WARM_UP:]]
+        arrived = folder / "arrived"
+        arrived.mkdir()
+        _arrive(warm, arrived)
+        events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(arrived))
+        answers = getattr(keyed(events, "user"), method)(processor, OUTPUT, "Update", "None", state=config)
+        writer = answers.writeStream.format("noop").outputMode("update")
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+            before = _family_seconds()
+            _arrive(counted, arrived)
+            query.processAllAvailable()
+            return _family_seconds() - before
+        finally:
+            query.stop()
     finally:
-        query.stop()
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-OFF_SPARK: dict[str, Callable[[], float]] = {"lookup": lookup, "fetch": fetch, "http": http}
+def _arrive(batches: Path, arrived: Path) -> None:
+    for path in sorted(batches.iterdir()):
+        os.link(path, arrived / f"{batches.name}-{path.name}")
+
+
+def _family_seconds() -> float:
+    """The processor's time of all processes of the stream, of those that ended too."""
+    return sum(sum(process.cpu_times()[:4]) for process in family(psutil.Process()))
+
+
+OFF_SPARK: dict[str, Callable[[], Ratios]] = {"lookup": lookup, "fetch": fetch, "http": http}
 ON_SPARK = ("keyed_rows", "keyed_arrow")
 
 
@@ -241,18 +272,20 @@ def main() -> None:
     names = [*ON_SPARK, *OFF_SPARK]
     parser.add_argument("--only", nargs="*", default=names, choices=names)
     chosen = parser.parse_args().only
-    ratio = {name: measure() for name, measure in OFF_SPARK.items() if name in chosen}
+    measured = {name: measure() for name, measure in OFF_SPARK.items() if name in chosen}
     if on_spark := [name for name in ON_SPARK if name in chosen]:
-        ratio |= keyed_streams(on_spark)
+        measured |= keyed_streams(on_spark)
+    ratio = {name: statistics.median(ratios) for name, ratios in measured.items()}
+    quartiles = {name: statistics.quantiles(ratios, n=4)[::2] for name, ratios in measured.items()}
     if set(chosen) != set(names):
-        print({"ratio": ratio})
+        print({"ratio": ratio, "quartiles": quartiles})
         return
     report(
         "overhead",
         title="Speed with metrics and hit-rate curves over that without",
-        columns=("what", "ratio"),
-        rows=list(ratio.items()),
-        result={"ratio": ratio},
+        columns=("what", "ratio", "quartiles of the rounds"),
+        rows=[(name, each, "{:.3f} to {:.3f}".format(*quartiles[name])) for name, each in ratio.items()],
+        result={"ratio": ratio, "quartiles": quartiles},
         draw=lambda axes: grouped_bars(axes, list(ratio), {"with over without": list(ratio.values())}),
     )
 

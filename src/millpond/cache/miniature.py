@@ -12,6 +12,11 @@ from typing import Final
 from millpond.cache.tinylfu import TinyLfuOrder
 
 LEAST_HASH: Final = -(1 << 63)
+"""No hash is below this limit."""
+
+EVERY_HASH: Final = 1 << 63
+"""Every hash is below this limit."""
+
 HASHES: Final = 1 << 64
 
 

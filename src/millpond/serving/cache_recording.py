@@ -18,8 +18,17 @@ from millpond.serving.served_group import ServedGroup
 
 
 def recorded_caches(groups: Iterable[ServedGroup], cache_budget: CacheSize | None) -> Budget | None:
-    """Begin to record all caches; the started budget over them if there is one."""
-    caches = [record(cache) for cache in _caches(groups)]
+    """Begin to record all caches; the started budget over them if there is one.
+
+    Beside a cache of closed tiles, that one decides whose batch rows are kept.
+    """
+    caches: list[Cache[bytes, Any]] = []
+    for group in groups:
+        if group.batch_cache is not None:
+            caches.append(record(group.batch_cache, fed_apart=group.tile_cache is not None))
+        if group.tile_cache is not None:
+            caches.append(record(group.tile_cache))
+            group.doorkeeper.always_look_for_rows()
     size = None if cache_budget is None else parse_cache_size("cache_budget", cache_budget).max_bytes
     if not size or not caches:
         return None

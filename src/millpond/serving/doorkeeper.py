@@ -99,6 +99,10 @@ class Doorkeeper:
                 self._former, self._recent = self._recent, {}
             return False
 
+    def always_look_for_rows(self) -> None:
+        """Have the cache of rows asked in every case: a recording of it wants to know for what."""
+        self._rows, self.looks_for_rows = None, True
+
     def _pays(self) -> bool:
         if self._earned >= 1:
             self._earned -= 1

@@ -173,3 +173,46 @@ def test_a_bound_that_a_cache_cannot_have_is_refused(bounds):
         new_cache("narrow", max_entries=10).resize(bounds)
     with pytest.raises(OptionError, match="'narrow'"):
         new_cache("narrow", max_entries=10, policy="w-tinylfu").resize(bounds)
+
+
+def test_where_others_decide_which_keys_are_put_only_those_could_hit():
+    """Every third key is never put: no size would hit it."""
+    fed, keys = new_cache("fed", max_entries=100), [number % 300 for number in range(9_000)]
+    apart = record(fed, fed_apart=True)
+    for key in keys:
+        if apart.get(key) is None and key % 3:
+            apart.put(key, True)
+    curve = only("fed").curves["lru"]
+    assert curve.at_entries(150) < 0.05
+    assert curve.at_entries(210) == pytest.approx(2 / 3 * 29 / 30, abs=0.01)
+    assert curve.highest() == curve.at_entries(210)
+
+
+def test_keys_that_are_asked_for_at_once_could_hit_once_they_were_put():
+    apart = record(new_cache("fed at once", max_entries=100), fed_apart=True)
+    for _ in range(50):
+        for key in set(range(60)) - set(apart.get_present(range(60))) - set(range(20)):
+            apart.put(key, True)
+    assert only("fed at once").requests == 3_000
+    assert only("fed at once").curve.highest() == pytest.approx(2 / 3 * 49 / 50, abs=0.01)
+
+
+def test_a_door_keeper_that_the_simulation_does_not_know_is_in_the_curve():
+    generator = random.Random(8)
+    cache = record(new_cache("kept", max_entries=200, policy="w-tinylfu"))
+    for key in zipf(0.9, count=30_000, of=3_000):
+        if cache.get(key) is None and generator.random() < 0.02:
+            cache.put(key, True)
+    assert only("kept").present_rate() == pytest.approx(cache.stats().hit_rate, abs=0.001)
+    cache.resize(Bounds(400))
+    assert only("kept").present_rate() > cache.stats().hit_rate, "another size begins anew"
+
+
+def test_with_room_for_nearly_all_keys_no_policy_gains():
+    cache = record(new_cache("roomy", max_entries=100, policy="w-tinylfu"))
+    ask(cache, zipf(0.9, count=30_000, of=3_000))
+    report = only("roomy")
+    assert report.present_rate("w-tinylfu") > report.present_rate("lru") + 0.03
+    assert report.curves["w-tinylfu"].at_entries(2_500) == pytest.approx(
+        report.curves["lru"].at_entries(2_500), abs=0.01
+    )

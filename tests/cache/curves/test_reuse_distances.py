@@ -78,6 +78,36 @@ def test_of_batches_that_are_looked_up_whole_the_curve_is_that_of_such_a_cache(t
         assert told == pytest.approx(batched_lru_hits(batches, size) / requests, abs=0.005)
 
 
+def state_of(distances):
+    """All that is counted and known, with the counts as whole numbers."""
+    arrays = (distances._hashes, distances._uses, distances._weights, distances._recency)
+    counts = [round(count * distances.share, 6) for count in distances._counts]
+    return [list(each) for each in arrays], counts, distances.now, distances.limit, round(distances._cold, 6)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_a_batch_in_columns_is_the_same_batch_key_by_key(monkeypatch, share):
+    monkeypatch.setattr(reuse_distances, "_MOST_KEYS", 2_000)
+    monkeypatch.setattr(reuse_distances, "_KEPT_KEYS", 1_500)
+    monkeypatch.setattr(reuse_distances, "_USES_PER_SHARE", 6_000)
+    plain, columns = ReuseDistances(share), ReuseDistances(share)
+    keys, start = zipf(0.9, count=30_000, of=5_000), 0
+    while start < len(keys):
+        length = random.Random(start).randrange(1, 1_500)
+        batch = [spread for key in keys[start : start + length] if (spread := hash((key,))) < plain.limit]
+        monkeypatch.setattr(reuse_distances, "_LARGE_BATCH", len(batch) + 1)
+        told = plain.use_together(batch)
+        monkeypatch.setattr(reuse_distances, "_LARGE_BATCH", 0)
+        assert columns.use_together(batch) == told
+        for spread in batch[:20]:
+            plain.weigh(spread, spread & 255)
+            columns.weigh(spread, spread & 255)
+        assert state_of(columns) == state_of(plain)
+        start += length
+    assert plain.share < share
+    assert len(plain._hashes) > 300
+
+
 @given(KEYS)
 def test_batches_of_one_key_are_keys_one_after_the_other(keys):
     one, other = ReuseDistances(share=1.0), ReuseDistances(share=1.0)
@@ -189,3 +219,13 @@ def test_the_sample_becomes_smaller_with_time_and_what_was_counted_stays(monkeyp
     low, high = rates(distances, [1_000, 3_000], len(keys))
     assert low < 0.15
     assert high > 0.95
+
+
+def test_the_sample_becomes_smaller_with_keys_that_are_never_put_too(monkeypatch):
+    monkeypatch.setattr(reuse_distances, "_USES_PER_SHARE", 500)
+    distances = ReuseDistances()
+    for number in range(60_000):
+        if (spread := hash((number,))) < distances.limit:
+            distances.use_if_put(spread)
+    assert distances.share == reuse_distances._LEAST_SHARE
+    assert rates(distances, [1_000_000], 60_000) == pytest.approx([0.0], abs=0.02)

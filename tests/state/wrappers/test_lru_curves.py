@@ -131,7 +131,7 @@ def test_a_budget_resizes_a_cache_of_state():
     for turn in range(20_000):
         set_current_key(cache, turn % 400)
         value.get()
-        recording.wrote(("count", cache.context.key), None, lambda _key, _value: 100)
+        recording._distances.weigh(hash(("count", cache.context.key)), 100)
     assert Budget(100_000, lambda: recordings_of([cache])).apply() != []
     for _ in range(2_000):
         set_current_key(cache, 1)

@@ -9,7 +9,8 @@ take over.
 
 With so few keys, luck has a large part in the hit rate. It has the same part in the hit rate of LRU on the same sample.
 So a miniature tells how much *more* it hit than LRU of its size did on the same requests, and that difference is added
-to the curve of LRU, which is exact in expectation. Between the sizes it is interpolated, beyond them it stays.
+to the curve of LRU, which is exact in expectation. Between the sizes it is interpolated, below them it stays. Above
+them the recording lets it end, with room for every key.
 
 Which keys are in the sample stays luck, however many requests are counted, and a miniature costs some microseconds a
 request. So after every `_COUNTED_USES` the miniatures *rest* for `_REST` times as many requests. Then they have other

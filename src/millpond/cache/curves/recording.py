@@ -1,8 +1,9 @@
 """What is recorded of one cache, to draw its hit-rate curves.
 
 Place on the data path: beside a cache, which tells it every key that is asked for. Most keys cost it a hash and a
-comparison; those of the sample are counted (`reuse_distances`, `miniatures`). The structures stay within `MOST_BYTES`,
-whatever the cache holds.
+comparison; those of the sample are counted (`reuse_distances`, `miniatures`). Where few keys are sampled,
+`_USED_TOGETHER` of them are counted in one go: one now and then would find nothing of this code and data in the
+processor's caches, and take three times as long. The structures stay within `MOST_BYTES`, whatever the cache holds.
 
 Weights are read when keys are written: at every write at first, and once `_WRITES_TOLD_AT_FIRST` were seen at one in
 `_WRITES_PER_TOLD`. Most keys of the sample are known by then, and weights change slowly.
@@ -11,7 +12,7 @@ The invariant: nothing here changes what the cache answers.
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -22,39 +23,28 @@ from millpond.cache.api import Bounds, Policy
 from millpond.cache.curves.curve import HitRateCurve, Point
 from millpond.cache.curves.miniatures import Miniatures
 from millpond.cache.curves.near_distances import NearDistances
+from millpond.cache.curves.own_rate import Counted, OwnRate
 from millpond.cache.curves.reuse_distances import BUCKETS, ReuseDistances
+from millpond.cache.miniature import EVERY_HASH
 
 MOST_BYTES: Final = 300_000
 """What a recording takes at most, with all its structures."""
 
 _POINTS = 96
-_EVERY_HASH = 1 << 63
-_GREATEST_HASH = _EVERY_HASH - 1
+_GREATEST_HASH = EVERY_HASH - 1
 _LEAST_ENTRIES = 16
 _RESIZED = 2.0
 _USES_PER_FIT = 1_024
+_USED_TOGETHER = 64
 _WRITES_TOLD_AT_FIRST = 1 << 16
 _WRITES_PER_TOLD = 16
 _numbers = count()
 
 
-class Counted(Protocol):
-    """The counts of a cache that the recording needs, see `CacheStats`."""
-
-    # ruff: noqa: D102 - `CacheStats` and `Cache` say what these mean
-    @property
-    def hits(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-    @property
-    def entries(self) -> int: ...
-    @property
-    def bytes(self) -> int | None: ...
-
-
 class Recorded(Protocol):
     """A cache, as far as a recording knows it: every `Cache`, and the LRU cache of state."""
 
+    # ruff: noqa: D102 - `Cache` says what these mean
     name: str
 
     @property
@@ -71,38 +61,50 @@ class Recording:
     Args:
         cache: the cache that tells of its keys.
         policies: whose curves are wanted. LRU is always drawn.
+        fed_apart: whether others decide which keys are put, whatever this cache has room for. Then a request counts as
+            one that could hit only once its key was put, and W-TinyLFU is not simulated.
 
     Attributes:
+        limit: the hashes below this are wanted: those of the sample, or all during a burst.
         name: the cache's.
         number: grows from recording to recording.
-        requests: how many there were since the recording began.
+        requests: how many there were since the recording began, see `Watcher`.
     """
 
     __slots__ = (
         "__weakref__",
         "_cache",
         "_distances",
-        "_limit",
+        "_fed_apart",
         "_miniatures",
         "_near",
+        "_own_rate",
+        "_requests_used",
         "_simulates",
         "_told",
+        "_waiting",
+        "limit",
         "name",
         "number",
         "requests",
     )
 
-    def __init__(self, cache: Recorded, policies: tuple[Policy, ...] = ("lru", "w-tinylfu")) -> None:
+    def __init__(
+        self, cache: Recorded, policies: tuple[Policy, ...] = ("lru", "w-tinylfu"), *, fed_apart: bool = False
+    ) -> None:
         self.name = cache.name
         self.number = next(_numbers)
-        self.requests = 0.0
+        self.requests = self._requests_used = 0.0
+        self._waiting: list[int] = []
         self._told = 0
         self._cache = weakref.ref(cache)
         self._distances = ReuseDistances()
-        self._limit = self._distances.limit
+        self.limit = self._distances.limit
         self._near = NearDistances()
-        self._simulates = "w-tinylfu" in policies
+        self._fed_apart = fed_apart
+        self._simulates = "w-tinylfu" in policies and not fed_apart
         self._miniatures: Miniatures | None = None
+        self._own_rate = OwnRate(cache) if "w-tinylfu" in policies and cache.policy == "w-tinylfu" else None
         self.fit_miniatures()
 
     @property
@@ -114,69 +116,99 @@ class Recording:
         """A key is asked for."""
         self.requests += 1
         spread = hash((key,))
-        if spread < self._limit:
-            self._use(spread)
-            self._begin_burst_if_due()
+        if spread < self.limit:
+            self.use(spread)
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Some keys are asked for at once: all are looked up before those that are missing are put."""
-        self.requests += len(keys)
-        self._begin_burst_if_due()
+        self.asked_cells(zip(keys), len(keys))
+
+    def asked_cells(self, cells: Iterable[tuple[Hashable, ...]], count: int) -> None:
+        """As `asked_many`, of so many keys that are tuples of one form."""
+        self._use_waiting()
+        self.requests += count
+        if self._fed_apart:
+            for spread in filter(self._distances.limit.__gt__, map(hash, cells)):
+                self._use(spread)
+            self._requests_used = self.requests
+            return
+        spreads: Iterable[int] = map(hash, cells)
+        if self._near.begin_if_due(self.requests):
+            spreads = self._seen_near(list(spreads))
         # In C from key to key: a comparison in Python would cost more than the hash.
-        self._use_together(list(filter(self._limit.__gt__, map(hash, zip(keys)))))
+        self._use_together(list(filter(self._distances.limit.__gt__, spreads)))
 
     def asked_hashes(self, spreads: npt.NDArray[np.int64]) -> None:
         """As `asked_many`, of hashes of 64 bits in which all bits are mixed. These keys are never `wrote`."""
+        self._use_waiting()
         self.requests += len(spreads)
-        self._begin_burst_if_due()
-        self._use_together(spreads[spreads < min(self._limit, _GREATEST_HASH)].tolist())
+        if self._near.begin_if_due(self.requests):
+            self._seen_near(spreads.tolist())
+        self._use_together(spreads[spreads < min(self._distances.limit, _GREATEST_HASH)].tolist())
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
         """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""
         spread = hash((key,))
         if spread < self._distances.limit:
+            self._use_waiting()
+            if self._fed_apart:
+                self._distances.put(spread)
             self._distances.weigh(spread, weigh(key, value))
         self._told += 1
-        return 1 if self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
+        return 1 if self._fed_apart or self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
 
-    def _begin_burst_if_due(self) -> None:
-        if self._near.begin_if_due(self.requests):
-            self._limit = _EVERY_HASH
+    def use(self, spread: int) -> None:
+        """A key with a hash below `limit` is asked for; who calls this has added it to `requests`."""
+        self._waiting.append(spread)
+        if len(self._waiting) == _USED_TOGETHER or self.limit == EVERY_HASH:
+            self._use_waiting()
+
+    def _use_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for spread in waiting:
+            self._use(spread)
+        self._requests_used = self.requests
 
     def _use(self, spread: int) -> None:
         """A key of the sample, or any key during a burst."""
         distances, miniatures, near = self._distances, self._miniatures, self._near
+        if self._fed_apart:
+            distances.use_if_put(spread)
+            self.limit = distances.limit
+            return
         if near.is_on:
             near.use(spread, self.requests)
         if spread >= distances.limit:
             if not near.is_on:
-                self._limit = distances.limit
+                self.limit = distances.limit
             return
         distance = distances.use(spread)
         if not near.is_on:
-            self._limit = distances.limit
+            self.limit = distances.limit
         if miniatures is not None and spread < miniatures.limit:
             miniatures.use(spread, distance, self.requests)
         if not distances.now % _USES_PER_FIT:
             self.fit_miniatures()
+        if near.begin_if_due(self.requests):
+            self.limit = EVERY_HASH
+
+    def _seen_near(self, spreads: list[int]) -> list[int]:
+        """Show keys to the burst, until it ends; the same keys."""
+        near = self._near
+        for spread in spreads:
+            near.use(spread, self.requests)
+            if not near.is_on:
+                break
+        return spreads
 
     def _use_together(self, spreads: list[int]) -> None:
-        """Some keys of the sample, or any keys during a burst."""
-        if len(spreads) <= 1:
-            for spread in spreads:
-                self._use(spread)
+        """Some keys of the sample."""
+        self._requests_used = self.requests
+        if not spreads:
             return
-        distances, miniatures, near = self._distances, self._miniatures, self._near
-        if near.is_on:
-            for spread in spreads:
-                near.use(spread, self.requests)
-                if not near.is_on:
-                    break
-        limit, before = distances.limit, distances.now
-        if self._limit > limit:
-            spreads = [spread for spread in spreads if spread < limit]
+        distances, miniatures, before = self._distances, self._miniatures, self._distances.now
         found = distances.use_together(spreads)
-        self._limit = _EVERY_HASH if near.is_on else distances.limit
+        self.limit = EVERY_HASH if self._near.is_on else distances.limit
         if miniatures is not None:
             limit = miniatures.limit
             simulated = [(spread, distance) for spread, distance in zip(spreads, found, strict=True) if spread < limit]
@@ -212,27 +244,54 @@ class Recording:
     def curve(self, policy: Policy) -> HitRateCurve | None:
         """The curve of a policy; None if it is not recorded, or nothing was asked for yet."""
         cache, distances, miniatures = self._cache(), self._distances, self._miniatures
-        if cache is None or not self.requests or (policy == "w-tinylfu" and miniatures is None):
+        requests = self._requests_used
+        is_drawn = policy == "lru" or miniatures is not None or self._own_rate is not None
+        if cache is None or not requests or not is_drawn:
             return None
         most = max(2.0 * self.present_entries(cache), 1.1 * distances.keys(), 2.0 * _LEAST_ENTRIES)
         sizes = np.geomspace(_LEAST_ENTRIES, most, _POINTS)
         near, counted = self._near.counts(BUCKETS), self._near.counted
-        scaled = near * (self.requests / counted) if counted else None
-        rates = distances.hit_rates(sizes, requests=self.requests, near=scaled)
-        if policy == "w-tinylfu" and miniatures is not None:
-            gains = miniatures.gains(sizes, requests=self.requests)
-            # With room for every key all policies are one.
-            rates = np.maximum.accumulate(np.clip(np.minimum(rates + gains, rates[-1]), 0.0, 1.0))
+        scaled = near * (requests / counted) if counted else None
+        rates = distances.hit_rates(sizes, requests=requests, near=scaled)
+        if policy == "w-tinylfu":
+            rates = self._with_gains(cache, sizes, rates)
         in_bytes = distances.bytes_of(sizes) if distances.mean_weight() else sizes * self._mean_bytes(cache)
         return HitRateCurve(tuple(map(Point, sizes.tolist(), in_bytes.tolist(), rates.tolist())))
+
+    def _with_gains(
+        self, cache: Recorded, sizes: npt.NDArray[np.float64], lru: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The hit rates of W-TinyLFU, from those of LRU.
+
+        Beyond the sizes that are known, what is gained is as large a part of what LRU could still hit: with room for
+        every key all policies are one.
+        """
+        could = lru[-1] - lru
+
+        def known_at(size: float) -> npt.NDArray[np.float64]:
+            part: npt.NDArray[np.float64] = could / max(1e-9, float(np.interp(size, sizes, could)))
+            return np.minimum(1.0, part)
+
+        rates, miniatures = lru.copy(), self._miniatures
+        if miniatures is not None:
+            rates += miniatures.gains(sizes, requests=self._requests_used) * known_at(miniatures.sizes()[-1])
+        own, present = None if self._own_rate is None else self._own_rate.now(cache), self.present_entries(cache)
+        if own is not None:
+            rates += (own - float(np.interp(present, sizes, rates))) * known_at(present)
+        rising: npt.NDArray[np.float64] = np.maximum.accumulate(np.clip(np.minimum(rates, lru[-1]), 0.0, 1.0))
+        return rising
 
     def age(self) -> None:
         """Let what was recorded so far count half."""
         self.requests /= 2
+        self._requests_used /= 2
         self._distances.age()
         self._near.age()
         if self._miniatures is not None:
             self._miniatures.age()
+        cache = self._cache()
+        if self._own_rate is not None and cache is not None:
+            self._own_rate.age(cache)
 
     def _mean_bytes(self, cache: Recorded) -> float:
         mean = self._distances.mean_weight()

@@ -22,11 +22,15 @@ _lock = threading.Lock()
 _recordings: "weakref.WeakSet[Recording]" = weakref.WeakSet()
 
 
-def record(cache: Cache[K, V]) -> Cache[K, V]:
+def record(cache: Cache[K, V], *, fed_apart: bool = False) -> Cache[K, V]:
     """Start recording the hit-rate curves of a cache. Return the cache to use from here on.
 
     For a cache of several threads (`shared=True`) this is the same cache, so requests of all its users are recorded.
     Otherwise it is a wrapper, and only requests through the wrapper are recorded.
+
+    Args:
+        cache: the cache to record.
+        fed_apart: whether another component decides which keys are put, see `Recording`.
 
     >>> from millpond.cache import new_cache
     >>> planes = record(new_cache("planes", max_entries=1_000))
@@ -35,7 +39,7 @@ def record(cache: Cache[K, V]) -> Cache[K, V]:
     >>> [report.name for report in reports() if report.name == "planes"]
     ['planes']
     """
-    recording = Recording(cache)
+    recording = Recording(cache, fed_apart=fed_apart)
     register(recording)
     if isinstance(cache, SharedCache):
         cache.lay_around(lambda inner: WatchedCache(inner, recording))

@@ -35,7 +35,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import log2
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,9 @@ PER_OCTAVE: Final = 32
 
 BUCKETS: Final = 40 * PER_OCTAVE
 _COMPARED_TOGETHER = 8
+_LARGE_BATCH = 64
+"""From how many keys on a batch is counted in columns, which costs some dozen microseconds to begin with."""
+
 _DEPTHS = np.exp2(np.arange(40 * 4 + 1) / 4)
 """At which numbers of entries the profile is kept."""
 
@@ -142,6 +145,25 @@ class ReuseDistances:
         self._counts[int(log2(distance + 1) * PER_OCTAVE)] += 1 / self.share
         return distance
 
+    def use_if_put(self, spread: int) -> None:
+        """As `use`, of a key that counts only once it was `put`: before, no size would hit."""
+        place = bisect_left(self._hashes, spread)
+        if place < len(self._hashes) and self._hashes[place] == spread:
+            self.use(spread)
+        else:
+            self._cold += 1 / self.share
+            self._left -= 1
+            if self._left <= 0 and self.share > _LEAST_SHARE:
+                self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
+
+    def put(self, spread: int) -> None:
+        """A sampled key is put: it is there from now on."""
+        place = bisect_left(self._hashes, spread)
+        if place == len(self._hashes) or self._hashes[place] != spread:
+            cold = self._cold
+            self.use(spread)
+            self._cold = cold
+
     def use_together(self, spreads: Sequence[int]) -> list[float]:
         """Count requests of sampled keys of which all are looked up before any of them is put; their distances.
 
@@ -150,6 +172,18 @@ class ReuseDistances:
         """
         if self.now > _LATEST - len(spreads):
             self._renumber()
+        before = self.now
+        distances = self._use_in_columns(spreads) if len(spreads) >= _LARGE_BATCH else self._use_each(spreads)
+        self._left -= len(spreads)
+        if self.now // _USES_PER_PROFILE > before // _USES_PER_PROFILE:
+            self._take_profile()
+        if self._left <= 0 and self.share > _LEAST_SHARE:
+            self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
+        if len(self._hashes) > _MOST_KEYS:
+            self._lower_the_limit(self._hashes[_KEPT_KEYS])
+        return distances
+
+    def _use_each(self, spreads: Sequence[int]) -> list[float]:
         hashes, uses, recency, counts = self._hashes, self._uses, self._recency, self._counts
         share, weight, known = self.share, 1 / self.share, len(self._recency)
         found: dict[int, float] = {}
@@ -171,7 +205,7 @@ class ReuseDistances:
                 counts[int(log2(distance + 1) * PER_OCTAVE)] += weight
             else:
                 self._cold += weight
-        before = now = self.now
+        now = self.now
         moved.sort(reverse=True)
         for used, place in moved:
             del recency[used]
@@ -183,16 +217,39 @@ class ReuseDistances:
             hashes.insert(place, spread)
             uses.insert(place, now)
             self._weights.insert(place, 0)
-        recency.extend(range(before + 1, now + 1))
+        recency.extend(range(self.now + 1, now + 1))
         self.now = now
-        self._left -= len(spreads)
-        if now // _USES_PER_PROFILE > before // _USES_PER_PROFILE:
-            self._take_profile()
-        if self._left <= 0 and share > _LEAST_SHARE:
-            self._lower_the_limit(_LEAST_HASH + int(share / 2 * _HASHES))
-        if len(hashes) > _MOST_KEYS:
-            self._lower_the_limit(hashes[_KEPT_KEYS])
         return [found[spread] for spread in spreads]
+
+    def _use_in_columns(self, spreads: Sequence[int]) -> list[float]:
+        """As `_use_each`, with no step per key."""
+        hashes, uses, recency = np.array(self._hashes), np.array(self._uses), np.array(self._recency)
+        distinct, first, request = np.unique(np.array(spreads), return_index=True, return_inverse=True)
+        places = np.searchsorted(hashes, distinct)
+        is_known = np.zeros(len(distinct), np.bool_)
+        within = places < len(hashes)
+        is_known[within] = hashes[places[within]] == distinct[within]
+        known, new = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+        used = np.searchsorted(recency, uses[places[known]])
+        found = np.full(len(distinct), np.inf)
+        found[known] = (len(recency) - used - 0.5) / self.share
+        distances = found[request]
+        seen = distances[distances < np.inf]
+        buckets = (np.log2(seen + 1) * PER_OCTAVE).astype(np.int64)
+        np.frombuffer(self._counts)[:] += np.bincount(buckets, minlength=BUCKETS) / self.share
+        self._cold += (len(spreads) - len(seen)) / self.share
+        now = self.now
+        self.now += len(distinct)
+        uses[places[known[np.argsort(-used)]]] = np.arange(now + 1, now + 1 + len(known))
+        use_of_new = np.empty(len(new), np.uint32)
+        use_of_new[np.argsort(first[new])] = np.arange(now + 1 + len(known), self.now + 1)
+        self._hashes = _array("q", np.insert(hashes, places[new], distinct[new]))
+        self._uses = _array("I", np.insert(uses, places[new], use_of_new))
+        self._weights = _array("I", np.insert(np.array(self._weights), places[new], 0))
+        recent = np.arange(now + 1, self.now + 1, dtype=np.uint32)
+        self._recency = _array("I", np.append(np.delete(recency, used), recent))
+        told: list[float] = distances.tolist()
+        return told
 
     def weigh(self, spread: int, weight: int) -> None:
         """Note the bytes of a sampled key's entry."""
@@ -285,6 +342,10 @@ class ReuseDistances:
 def _numbers(values: "array[int]") -> npt.NDArray[np.uint32]:
     """A copy: an array that numpy looks at could not grow meanwhile."""
     return np.array(values[:])
+
+
+def _array(kind: str, values: npt.NDArray[Any]) -> "array[int]":
+    return array(kind, values.tobytes())
 
 
 def _at_zero(surplus: float) -> npt.NDArray[np.float64]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from millpond.cache.api import Cache, K, V
 from millpond.cache.curves.watched import WatchedCache
+from millpond.cache.miniature import EVERY_HASH, LEAST_HASH
 from millpond.cache.shared import SharedCache
 from millpond.errors import DataError, OptionError
 
@@ -45,10 +46,11 @@ class TraceWriter:
         OptionError: the file exists, or cannot be created.
 
     Attributes:
-        requests: the number of requests recorded so far.
+        limit: the hash below which keys are wanted: every hash until the trace ends, then none.
+        requests: the number of requests so far. Those beyond `most` are not in the trace.
     """
 
-    __slots__ = ("_file", "_most", "_secret", "_waiting", "_written", "path", "requests")
+    __slots__ = ("_file", "_left", "_secret", "_waiting", "_written", "limit", "path", "requests")
 
     def __init__(self, path: Path, most: int = MOST_REQUESTS) -> None:
         try:
@@ -57,19 +59,28 @@ class TraceWriter:
         except OSError as error:
             raise OptionError(f"trace {path}: expected a new file in a folder that exists: {error}") from error
         self.path = path
-        self._most = most
+        self._left = most
         self._secret = secrets.randbits(60)
         self._waiting = array("q")
         self._written = len(MAGIC)
-        self.requests = 0
+        self.limit = EVERY_HASH if most else LEAST_HASH
+        self.requests = 0.0
 
     def asked(self, key: Hashable) -> None:
         """Record the request of a key."""
-        if self.requests < self._most:
-            self.requests += 1
-            self._waiting.append(hash((key, self._secret)))
-            if len(self._waiting) >= _WRITTEN_TOGETHER:
-                self.flush()
+        self.requests += 1
+        spread = hash((key,))
+        if spread < self.limit:
+            self.use(spread)
+
+    def use(self, spread: int) -> None:
+        """Record the request of a key, given by its hash."""
+        self._waiting.append(hash((spread, self._secret)))
+        self._left -= 1
+        if not self._left:
+            self.limit = LEAST_HASH
+        if len(self._waiting) >= _WRITTEN_TOGETHER:
+            self.flush()
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Record the requests of several keys, one after the other."""
@@ -98,7 +109,7 @@ class TraceWriter:
 
     def _end_whole(self) -> int:
         """Cut the file after its last whole request and stop recording. Return its number of requests."""
-        self._most = 0
+        self.limit = LEAST_HASH
         requests = (self._written - len(MAGIC)) // self._waiting.itemsize
         with self._file:
             self._file.truncate(len(MAGIC) + requests * self._waiting.itemsize)
@@ -106,7 +117,7 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write the buffered requests and stop recording. May be called twice."""
-        self._most = 0
+        self.limit = LEAST_HASH
         self.flush()
         self._file.close()
 

@@ -3,7 +3,8 @@
 It wraps the cache to be watched, so a cache that is not watched pays nothing. There are two watchers: one records
 hit-rate curves (`recording`), the other writes traces (`trace`).
 
-A watcher says at which later write to call it again, so most writes cost only a countdown.
+A watcher says of which keys it wants to hear, by their hashes, and after how many writes again. So most requests cost a
+hash and a comparison, and most writes a countdown.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -13,10 +14,18 @@ from millpond.cache.api import Bounds, Cache, CacheStats, K, Policy, V
 
 
 class Watcher(Protocol):
-    """Receives a cache's requests. It is called within each call of the cache, under the cache's lock if it has one."""
+    """Who hears of the keys. A call of it is part of each call of the cache, under the cache's lock if it has one.
 
-    def asked(self, key: Hashable) -> None:
-        """Record a request for a key."""
+    Attributes:
+        limit: the keys are wanted of which `hash((key,))` is below this. It changes only in calls.
+        requests: how many there were. Whoever has a key that is wanted adds those since the last one before the call.
+    """
+
+    limit: int
+    requests: float
+
+    def use(self, spread: int) -> None:
+        """A key that is wanted is asked for, given by its hash."""
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Record a request for several keys at once: all are looked up before the missing ones are put."""
@@ -28,27 +37,41 @@ class Watcher(Protocol):
 class WatchedCache(Cache[K, V]):
     """A cache with a watcher. Every call goes on to the cache within."""
 
-    __slots__ = ("_asked", "_inner", "_until_told", "_watcher", "_weigh", "_wrote")
+    __slots__ = ("_asked", "_get", "_inner", "_limit", "_until_told", "_watcher", "_weigh", "_wrote")
 
     def __init__(self, inner: Cache[K, V], watcher: Watcher) -> None:
         super().__init__(inner.name)
         self._inner = inner
+        self._get = inner.get
         self._watcher = watcher
-        self._asked = watcher.asked
+        self._limit = watcher.limit
+        self._asked = 0
         self._wrote = watcher.wrote
         self._weigh = inner.weigh
         self._until_told = 1
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the value of `key`."""
-        self._asked(key)
-        return self._inner.get(key, default)
+        """The value of `key`."""
+        # Nothing of the watcher is touched for most keys: that would cost more than the hash.
+        self._asked += 1
+        spread = hash((key,))
+        if spread < self._limit:
+            self._tell(spread)
+        return self._get(key, default)
+
+    def _tell(self, spread: int) -> None:
+        watcher = self._watcher
+        watcher.requests += self._asked
+        self._asked = 0
+        watcher.use(spread)
+        self._limit = watcher.limit
 
     def get_present(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the values of the cached keys among `keys`."""
         if not isinstance(keys, list):
             keys = list(keys)
         self._watcher.asked_many(keys)
+        self._limit = self._watcher.limit
         return self._inner.get_present(keys)
 
     def peek(self, key: K, default: Any = None) -> Any:
@@ -71,8 +94,11 @@ class WatchedCache(Cache[K, V]):
         self._inner.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """Return the value of `key`, loading it on a miss."""
-        self._asked(key)
+        """The value of `key`, loaded on a miss."""
+        self._asked += 1
+        spread = hash((key,))
+        if spread < self._limit:
+            self._tell(spread)
         value = self._inner.get_or_load(key, loader)
         self._until_told -= 1
         if not self._until_told:

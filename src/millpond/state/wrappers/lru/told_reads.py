@@ -7,7 +7,8 @@ A recorded handle has methods of its own in place of its class's; a handle that 
 not reported: they read nothing, so they neither hit nor miss.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from millpond.cache.curves.recording import Recording
@@ -33,10 +34,18 @@ def tell_reads(state: LruState, context: KeyContext, recording: Recording) -> No
 
 
 def _told(read: Callable[..., Any], name: str, context: KeyContext, recording: Recording) -> Callable[..., Any]:
-    asked = recording.asked
+    asked, limit = 0, recording.limit
 
     def told(*arguments: Any) -> Any:
-        asked((name, context.key))
+        # As in `WatchedCache.get`, nothing of the recording is touched for most keys.
+        nonlocal asked, limit
+        asked += 1
+        spread = hash((name, context.key))
+        if spread < limit:
+            recording.requests += asked
+            asked = 0
+            recording.use(spread)
+            limit = recording.limit
         return read(*arguments)
 
     return told
@@ -48,7 +57,7 @@ class _ToldMany:
     def __init__(self, values: ManyValues, name: str, recording: Recording) -> None:
         self._values = values
         self._name = name
-        self._asked = recording.asked_many
+        self._asked = recording.asked_cells
         self.update_many = values.update_many
 
     def get_many(self, many: ManyKeys) -> list[Any]:
@@ -64,18 +73,23 @@ class _ToldMany:
         self._values.clear_many(many)
 
     def _tell(self, many: ManyKeys) -> None:
-        name = self._name
-        cells: Sequence[tuple[str, Any]] = [(name, key) for key in many.keys]
-        self._asked(cells)
+        self._asked(zip(repeat(self._name), many.keys, strict=False), len(many))
 
 
 def _told_by_map_key(
     read: Callable[[Any], Any], name: str, context: KeyContext, recording: Recording
 ) -> Callable[[Any], Any]:
-    asked = recording.asked
+    asked, limit = 0, recording.limit
 
     def told(map_key: Any) -> Any:
-        asked((name, context.key, map_key))
+        nonlocal asked, limit
+        asked += 1
+        spread = hash((name, context.key, map_key))
+        if spread < limit:
+            recording.requests += asked
+            asked = 0
+            recording.use(spread)
+            limit = recording.limit
         return read(map_key)
 
     return told
