@@ -3,8 +3,8 @@
 It wraps the cache to be watched, so a cache that is not watched pays nothing. There are two watchers: one records
 hit-rate curves (`recording`), the other writes traces (`trace`).
 
-A watcher says of which keys it wants to hear, by their hashes, and after how many writes again. So most requests cost a
-hash and a comparison, and most writes a countdown.
+A watcher says for which hashes of keys, and after how many writes, it wants to be called. So most requests cost a hash
+and a comparison, and most writes a countdown.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -14,18 +14,18 @@ from millpond.cache.api import Bounds, Cache, CacheStats, K, Policy, V
 
 
 class Watcher(Protocol):
-    """Who hears of the keys. A call of it is part of each call of the cache, under the cache's lock if it has one.
+    """Receives a cache's requests. It is called within each call of the cache, under the cache's lock if it has one.
 
     Attributes:
-        limit: the keys are wanted of which `hash((key,))` is below this. It changes only in calls.
-        requests: how many there were. Whoever has a key that is wanted adds those since the last one before the call.
+        limit: a key is wanted if `hash((key,))` is below this. It changes only within calls.
+        requests: the number of requests. The cache adds those since the last call before it calls again.
     """
 
     limit: int
     requests: float
 
     def use(self, spread: int) -> None:
-        """A key that is wanted is asked for, given by its hash."""
+        """Record a request for a wanted key, given by its hash."""
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
         """Record a request for several keys at once: all are looked up before the missing ones are put."""
@@ -51,7 +51,7 @@ class WatchedCache(Cache[K, V]):
         self._until_told = 1
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of `key`."""
+        """Return the value of `key`."""
         # Nothing of the watcher is touched for most keys: that would cost more than the hash.
         self._asked += 1
         spread = hash((key,))
@@ -94,7 +94,7 @@ class WatchedCache(Cache[K, V]):
         self._inner.clear()
 
     def get_or_load(self, key: K, loader: Callable[[K], V]) -> V:
-        """The value of `key`, loaded on a miss."""
+        """Return the value of `key`, loading it on a miss."""
         self._asked += 1
         spread = hash((key,))
         if spread < self._limit:
