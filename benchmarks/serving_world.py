@@ -30,8 +30,8 @@ from millpond.features import (
     stream_dataset,
     tile_address,
 )
-from millpond.features.sealing import HEADER, seal
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.value_header import HEADER, with_header
 from millpond.kv import KVStore, Put
 
 BATCH_END_MS = 19_000 * DAY_MS
@@ -143,7 +143,8 @@ class World:
         ]
         bodies = [_body(plan.encode_batch(b"", plan.batch_ir(some, BATCH_END_MS))) for some in events]
         for key, number in self._encoded(plan):
-            yield Put(key, seal(VALUE_FORMAT_VERSION, bodies[number % len(bodies)], b"batch" + key), BATCH_END_MS)
+            stored = with_header(VALUE_FORMAT_VERSION, bodies[number % len(bodies)], b"batch" + key)
+            yield Put(key, stored, BATCH_END_MS)
 
     def _tiles(self, plan: GroupByPlan, now_ms: int, closed_ms: int) -> Iterator[Put]:
         """Of most spans of time each key has a tile. Keys share their events with every fiftieth other."""
@@ -158,7 +159,7 @@ class World:
             patterns.append(rows)
         for key, number in self._encoded(plan):
             for body, address in patterns[number % _PATTERNS]:
-                yield Put(key, seal(VALUE_FORMAT_VERSION, body, key), address)
+                yield Put(key, with_header(VALUE_FORMAT_VERSION, body, key), address)
 
     def _irs(
         self, plan: GroupByPlan, pattern: int, first_ms: int, now_ms: int, closed_ms: int
@@ -188,7 +189,7 @@ def plan_start(plan: GroupByPlan, written_ms: int) -> int:
 
 
 def _body(stored: bytes) -> bytes:
-    """What is under the seal, which alone differs from key to key."""
+    """The body behind the header, which alone differs from key to key."""
     return stored[HEADER.size :]
 
 

@@ -21,7 +21,7 @@ from millpond.features import (
 )
 from millpond.features.key_codec import KeyCodec
 from millpond.features.partial_ir import UNKNOWN
-from millpond.features.sealing import seal
+from millpond.features.value_header import with_header
 from tests.features.oracle import DAY, HOUR
 from tests.features.test_plan import EVENTS, KEY, MARK, PLAN, B, collected, tiles_of
 
@@ -192,7 +192,7 @@ def test_rubbish_under_a_right_checksum_is_refused(rubbish, kind):
     }[kind]
     for body in (rubbish, form + rubbish):
         with pytest.raises(CorruptionError, match="'route'"):
-            decode(KEY, seal(2, body, address))
+            decode(KEY, with_header(2, body, address))
 
 
 def test_the_row_of_another_key_is_refused():

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, DataError, MillpondError, OptionError, UnavailableError
-from millpond.features.sealing import HEADER, seal
+from millpond.features.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put, open_store
 from millpond.kv.redis_layout import decode_row, encode_expiring_row
 from millpond.lookup import HttpLookup, KvLookup, MappedTable, write_kv_table
@@ -326,13 +326,13 @@ OTHERS = {
     "manifest of a hop table": Fuzzed(
         lambda data: HopManifest.decode(data, "m"),
         HOPS.encode(),
-        lambda body: seal(2, body, b"hop table"),
+        lambda body: with_header(2, body, b"hop table"),
         HEADER.size,
     ),
     "invalidated keys": Fuzzed(
         lambda data: Invalidated.decode(data).since(3),
         Invalidated(4, 2, pa.table({"__version": [3, 4], "code": ["JFK", "EWR"]})).encode(),
-        lambda body: seal(invalidations.FORMAT_VERSION, body, invalidations.ADDRESS),
+        lambda body: with_header(invalidations.FORMAT_VERSION, body, invalidations.ADDRESS),
         HEADER.size,
     ),
     "frame of a host": Fuzzed(_frame, _frame_bytes(), expected=(CorruptionError, UnavailableError)),

@@ -20,8 +20,8 @@ from millpond.features import (
 from millpond.features.answering import BatchDecoder, TileDecoder
 from millpond.features.format_1 import definition_hash
 from millpond.features.operations import OPERATIONS
-from millpond.features.sealing import HEADER, seal
 from millpond.features.types import parse_type
+from millpond.features.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put
 from millpond.spark.features.upload_lease import LEASE_DATASET, UploadLease
 from tests.features.oracle import DAY, MINUTE
@@ -91,7 +91,7 @@ def old(body):
 
 
 def sealed(version, address):
-    return lambda body: seal(version, body, address)
+    return lambda body: with_header(version, body, address)
 
 
 COLLECTED = WIDE.collect([time for time, _ in EVENTS], [inputs for _, inputs in EVENTS])

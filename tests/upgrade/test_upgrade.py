@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, MillpondError
-from millpond.features.sealing import seal, unseal
+from millpond.features.value_header import checked_body, with_header
 from millpond.kv import LmdbStore
 from millpond.lookup import MappedTable
 from millpond.serving import Fetcher
@@ -183,7 +183,7 @@ NEWER = {
     "savepoint": (of_a_savepoint, (LATER, LATER - 1)),
     "seal": (lambda _: Seal(KEY).opened(later(Seal(KEY).closed(b"", "it"), 4, 2), "it", "it"), (2, 1)),
     "mapped table": (of_a_table, (4, 3)),
-    "stored feature": (lambda _: unseal(2, seal(3, b"body"), "it"), (3, 2)),
+    "stored feature": (lambda _: checked_body(2, with_header(3, b"body"), "it"), (3, 2)),
 }
 
 

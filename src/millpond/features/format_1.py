@@ -20,8 +20,8 @@ from millpond.features.batch import BatchIr
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.stored_values import decode_int
 from millpond.features.definitions import GroupBy
-from millpond.features.sealing import DECODE_ERRORS, unreadable
 from millpond.features.tiles import Tile
+from millpond.features.value_header import DECODE_ERRORS, unreadable
 from millpond.features.windows import HOUR_MS, parse_window
 
 FORMAT_VERSION = 1

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
+from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 
 FORMAT_VERSION = 1
 """The format of the marker and of a closing time."""
@@ -105,7 +105,7 @@ class ClosingTime(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_closing_time(closing: ClosingTime) -> bytes:
     """Return the bytes of a closing time; they are put under ``CLOSING_KEY``, with the shard's number as the time."""
-    return seal(FORMAT_VERSION, msgspec.msgpack.encode(closing), CLOSING_KEY)
+    return with_header(FORMAT_VERSION, msgspec.msgpack.encode(closing), CLOSING_KEY)
 
 
 def closing_time(values: Sequence[bytes]) -> int | None:
@@ -129,7 +129,7 @@ def closing_time(values: Sequence[bytes]) -> int | None:
 
 def encode_marker(key: bytes, amendments: int) -> bytes:
     """Return the bytes of a key's amendment marker, which counts how often its closed tiles were amended."""
-    return seal(FORMAT_VERSION, msgspec.msgpack.encode(amendments), b"marker" + key)
+    return with_header(FORMAT_VERSION, msgspec.msgpack.encode(amendments), b"marker" + key)
 
 
 def decode_marker(key: bytes, value: bytes) -> int:
@@ -147,6 +147,6 @@ def decode_marker(key: bytes, value: bytes) -> int:
 
 def _decoded(value: bytes, kind: Any, what: str, address: bytes) -> Any:
     try:
-        return msgspec.msgpack.decode(unseal(FORMAT_VERSION, value, what, address), type=kind)
+        return msgspec.msgpack.decode(checked_body(FORMAT_VERSION, value, what, address), type=kind)
     except DECODE_ERRORS as cause:
         raise unreadable(what, str(cause)) from cause

@@ -7,14 +7,14 @@ first must not answer for the second.
 
 There is one record for each GroupBy, in the dataset ``serving_info`` under the GroupBy's name.
 
-Format 2 is sealed under the dataset's name and says in which forms the data is written. Format 1, which had the
+Format 2 has a checksum under the dataset's name and says in which forms the data is written. Format 1, which had the
 definition instead, is still read.
 """
 
 import msgspec
 
 from millpond.errors import CorruptionError
-from millpond.features.sealing import DECODE_ERRORS, seal, unseal
+from millpond.features.value_header import DECODE_ERRORS, checked_body, with_header
 
 SERVING_INFO_DATASET = "serving_info"
 
@@ -59,8 +59,8 @@ class ServingInfo(msgspec.Struct, frozen=True):
     checksum: int = 0
 
     def encode(self) -> bytes:
-        """Return the sealed bytes of this record."""
-        return seal(FORMAT_VERSION, msgspec.msgpack.encode(self), _ADDRESS)
+        """Return the bytes of this record, with their header."""
+        return with_header(FORMAT_VERSION, msgspec.msgpack.encode(self), _ADDRESS)
 
     @classmethod
     def decode(cls, data: bytes) -> "ServingInfo":
@@ -69,7 +69,7 @@ class ServingInfo(msgspec.Struct, frozen=True):
         Raises:
             CorruptionError: the bytes are torn or altered, or of another format.
         """
-        body = data[1:] if data[:1] == b"\x01" else unseal(FORMAT_VERSION, data, "serving info", _ADDRESS)
+        body = data[1:] if data[:1] == b"\x01" else checked_body(FORMAT_VERSION, data, "serving info", _ADDRESS)
         try:
             return msgspec.msgpack.decode(body, type=cls)
         except DECODE_ERRORS as cause:

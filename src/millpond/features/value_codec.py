@@ -1,6 +1,6 @@
 """The bytes of batch rows, tiles and finished values in the KV store (format 2).
 
-Every value is sealed under its key (`sealing`). Its body begins with the *form* in which it was written,
+Every value has a checksum under its key (`value_header`). Its body begins with the *form* in which it was written,
 and goes on in MessagePack:
 
 - a batch row: the first four bytes of the batch form; then its end, its segments, a column for each cell;
@@ -32,10 +32,10 @@ from millpond.features.packed_cells import PackedCells
 from millpond.features.packed_columns import list_header
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.scalar_values import UnfitError
-from millpond.features.sealing import DECODE_ERRORS, seal, seal_all, unreadable, unseal
 from millpond.features.stored_features import from_stored, to_stored
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType
+from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header, with_headers
 
 VALUE_FORMAT_VERSION = 2
 
@@ -92,7 +92,7 @@ class TileCodec:
         """Return the bytes of a tile; cells that are unknown are left out."""
         form, packed = self.pack(tile.ir)
         opening = self.opening(form, tile.start_ms, tile.size_ms, complete=tile.complete, version=tile.version)
-        return seal(VALUE_FORMAT_VERSION, opening + packed, key)
+        return with_header(VALUE_FORMAT_VERSION, opening + packed, key)
 
     def pack(self, ir: Ir) -> tuple[bytes, bytes]:
         """Return the form of an IR and its packed cells; cells that are unknown are left out."""
@@ -130,7 +130,7 @@ class TileCodec:
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or generation.
         """
-        body = unseal(VALUE_FORMAT_VERSION, data, self._what, key)
+        body = checked_body(VALUE_FORMAT_VERSION, data, self._what, key)
         self.check_generation(body)
         try:
             if body.startswith(self.form):
@@ -194,12 +194,12 @@ class BatchCodec:
             for operation, column in zip(self._cells, batch.columns, strict=True)
         ]
         body = b"".join([self._opening(batch.batch_end_ms), _encode(batch.segments), *columns])
-        return seal(VALUE_FORMAT_VERSION, body, b"batch" + key)
+        return with_header(VALUE_FORMAT_VERSION, body, b"batch" + key)
 
     def encode_packed(self, keys: Sequence[bytes], batch_end_ms: int, packed: Iterable[bytes]) -> list[bytes]:
         """Return the bytes of batch IRs, from the MessagePack of each one's segments and columns of stored cells."""
         opening = self._opening(batch_end_ms)
-        return seal_all(VALUE_FORMAT_VERSION, [b"batch" + key for key in keys], [opening + one for one in packed])
+        return with_headers(VALUE_FORMAT_VERSION, [b"batch" + key for key in keys], [opening + one for one in packed])
 
     def _opening(self, batch_end_ms: int) -> bytes:
         """Return the bytes before the segments in the body of a batch IR."""
@@ -211,7 +211,7 @@ class BatchCodec:
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
         """
-        body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
+        body = checked_body(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
         _check_form(self._what, self._form, body)
         try:
             batch_end_ms, segments, *columns = _decode(body[_FORM_BYTES:])
@@ -268,7 +268,7 @@ class ValueCodec:
                     f"GroupBy {self._group_by!r}: the value of {name!r} must be of type {type_.name}, got "
                     f"{unfit.value!r}: {unfit.reason}; declare its input with fewer digits"
                 ) from unfit
-        return seal(VALUE_FORMAT_VERSION, self._form + _encode([batch_end_ms, *stored]), b"values" + key)
+        return with_header(VALUE_FORMAT_VERSION, self._form + _encode([batch_end_ms, *stored]), b"values" + key)
 
     def decode(self, key: bytes, data: bytes) -> tuple[int, tuple[Any, ...]]:
         """Return the batch end and the values that bytes hold.
@@ -276,7 +276,7 @@ class ValueCodec:
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
         """
-        body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"values" + key)
+        body = checked_body(VALUE_FORMAT_VERSION, data, self._what, b"values" + key)
         _check_form(self._what, self._form, body)
         try:
             batch_end_ms, *stored = _decode(body[_FORM_BYTES:])

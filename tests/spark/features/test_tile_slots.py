@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import UNKNOWN, Aggregation, Field, GroupBy, compile_group_by
-from millpond.features.sealing import HEADER, seal
+from millpond.features.value_header import HEADER, with_header
 from millpond.spark.features.tile_slots import (
     SLOTS,
     Block,
@@ -133,4 +133,4 @@ def test_bytes_that_are_no_block_are_refused():
                 decode(bytes(wrong))
             # Under a right checksum they are refused, or taken for others: nothing else happens.
             with suppress(CorruptionError):
-                decode(seal(1, bytes(wrong[HEADER.size :])))
+                decode(with_header(1, bytes(wrong[HEADER.size :])))

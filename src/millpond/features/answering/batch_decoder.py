@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.features.batch import BatchIr
 from millpond.features.plan import GroupByPlan
-from millpond.features.sealing import DECODE_ERRORS, HEADER, unseal
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.value_header import DECODE_ERRORS, HEADER, checked_body
 
 _FORM_BYTES = 4
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
@@ -60,7 +60,7 @@ class BatchDecoder:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.
         """
         if data[:1] == bytes((VALUE_FORMAT_VERSION,)) and data[HEADER.size : HEADER.size + _FORM_BYTES] == self._form:
-            body = unseal(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
+            body = checked_body(VALUE_FORMAT_VERSION, data, self._what, b"batch" + key)
             try:
                 batch_end_ms, segments, *columns = _decode(body[_FORM_BYTES:])
                 if len(columns) == self._cells and all(len(column) == len(segments) for column in columns):

@@ -22,8 +22,8 @@ from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.stored_values import encode_int
 from millpond.features.plan import GroupByPlan
 from millpond.features.scalar_values import LONG_MAX, LONG_MIN
-from millpond.features.sealing import DECODE_ERRORS, HEADER
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.value_header import DECODE_ERRORS, HEADER
 
 _NUMBERS = 4
 _header = HEADER.unpack_from

@@ -86,10 +86,10 @@ def library() -> Any:
     return datasketches
 
 
-def seal_sketch(sketch: bytes) -> bytes:
+def sketch_with_checksum(sketch: bytes) -> bytes:
     """Put the checksum before the bytes of a sketch.
 
-    >>> seal_sketch(b"a").hex()
+    >>> sketch_with_checksum(b"a").hex()
     'e8b7be4361'
     """
     return zlib.crc32(sketch).to_bytes(_CHECKSUM_BYTES, "big") + sketch
@@ -105,7 +105,7 @@ def open_sketch(stored: Any) -> bytes:
     if type(stored) is not bytes:
         raise TypeError(f"expected a sketch, found {type(stored).__name__}")
     sketch = stored[_CHECKSUM_BYTES:]
-    if not sketch or len(sketch) > _MAX_SKETCH_BYTES or stored != seal_sketch(sketch):
+    if not sketch or len(sketch) > _MAX_SKETCH_BYTES or stored != sketch_with_checksum(sketch):
         raise ValueError(f"{len(stored)} bytes are no sketch: their checksum does not fit")
     return sketch
 
@@ -168,7 +168,7 @@ def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOper
         merge=lambda left, right: merge_all((left, right)),
         merge_all=merge_all,
         delete=None,
-        encode=lambda cell: seal_sketch(cell) if cell else None,
+        encode=lambda cell: sketch_with_checksum(cell) if cell else None,
         decode=lambda stored: b"" if stored is None else open_sketch(stored),
         size=value_bytes,
     )
@@ -234,7 +234,7 @@ def percentile_cells(type_: DataType | None, _: Parameter = None) -> CellOperati
         merge=merge,
         merge_all=merge_all,
         delete=None,
-        encode=lambda cell: seal_sketch(cell) if type(cell) is bytes else list(cell),
+        encode=lambda cell: sketch_with_checksum(cell) if type(cell) is bytes else list(cell),
         decode=decode,
         size=lambda cell: value_bytes(cell) + (sum(map(value_bytes, cell)) if type(cell) is tuple else 0),
     )
@@ -324,7 +324,7 @@ def frequent_cells(type_: DataType | None, k: Parameter) -> CellOperation:
         merge=merge,
         merge_all=merge_all,
         delete=None,
-        encode=lambda cell: seal_sketch(cell) if type(cell) is bytes else encode_counts(cell),
+        encode=lambda cell: sketch_with_checksum(cell) if type(cell) is bytes else encode_counts(cell),
         decode=decode,
         size=lambda cell: value_bytes(cell) if type(cell) is bytes else dict_bytes(cell),
     )

@@ -30,7 +30,7 @@ from millpond.lookup.sources.values import readers
 _BATCH = 1_000
 _FORMAT_VERSION = 2
 _LIST_OF_TWO = 0x92
-_SEAL = struct.Struct(">BI")
+_HEADER = struct.Struct(">BI")
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -128,7 +128,7 @@ class KvLookup(LookupFunction):
         return tuple(one(value) for one, value in zip(read, values, strict=True))
 
     def _rows(self, key: bytes, value: bytes) -> Rows:
-        body = value if value[:1] == bytes((_LIST_OF_TWO,)) else self._unsealed(key, value)
+        body = value if value[:1] == bytes((_LIST_OF_TWO,)) else self._checked_body(key, value)
         try:
             stored = msgspec.msgpack.decode(body, type=_Stored)
         except _DECODE_ERRORS as error:
@@ -144,16 +144,16 @@ class KvLookup(LookupFunction):
         places = [stored.columns.index(name) for name in self.row_schema.names]
         return [tuple(read(row[place]) for read, place in zip(self._read, places, strict=True)) for row in stored.rows]
 
-    def _unsealed(self, key: bytes, value: bytes) -> bytes:
-        if len(value) < _SEAL.size:
+    def _checked_body(self, key: bytes, value: bytes) -> bytes:
+        if len(value) < _HEADER.size:
             raise DataError(f"{self._where}: a value of {len(value)} bytes was not written by write_kv_table")
-        version, checksum = _SEAL.unpack_from(value)
+        version, checksum = _HEADER.unpack_from(value)
         if version != _FORMAT_VERSION:
             raise DataError(
                 f"{self._where}: a value has format version {version}, this Millpond reads 1 and {_FORMAT_VERSION}; "
                 "write the table anew, or read it with the release that wrote it"
             )
-        body = value[_SEAL.size :]
+        body = value[_HEADER.size :]
         if _checksum(self._dataset, key, body) != checksum:
             raise CorruptionError(
                 f"{self._where}: a value does not fit its checksum (its bytes are torn or altered, or of another key); "
@@ -192,7 +192,7 @@ def write_kv_table(
         if None not in key:
             rows_by_key.setdefault(key, []).append(list(row))
     puts = [
-        Put(encoded, _sealed(dataset, encoded, msgspec.msgpack.encode(_Stored(row_schema.names, found))))
+        Put(encoded, _with_header(dataset, encoded, msgspec.msgpack.encode(_Stored(row_schema.names, found))))
         for encoded, found in ((_encoded(key), found) for key, found in rows_by_key.items())
     ]
     for first in range(0, len(puts), _BATCH):
@@ -204,8 +204,8 @@ def _encoded(key: Key) -> bytes:
     return msgspec.msgpack.encode(key)
 
 
-def _sealed(dataset: str, key: bytes, body: bytes) -> bytes:
-    return _SEAL.pack(_FORMAT_VERSION, _checksum(dataset, key, body)) + body
+def _with_header(dataset: str, key: bytes, body: bytes) -> bytes:
+    return _HEADER.pack(_FORMAT_VERSION, _checksum(dataset, key, body)) + body
 
 
 def _checksum(dataset: str, key: bytes, body: bytes) -> int:

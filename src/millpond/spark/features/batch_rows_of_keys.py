@@ -152,7 +152,7 @@ def _latest_rows(
 
 
 _HEADER_BYTES = 5
-"""The seal before a stored value's bytes: version and checksum."""
+"""The header before a stored value's bytes: version and checksum."""
 
 
 def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:

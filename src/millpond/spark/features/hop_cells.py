@@ -21,7 +21,7 @@ from millpond.features.cells.counts_and_sums import encode_fixed_point
 from millpond.features.fixed_point_arrays import WordSums, added_fixed_points
 from millpond.features.packed_columns import PackedColumn, list_header, packed_ints, suffix_sums
 from millpond.features.plan import suffixes
-from millpond.features.sealing import DECODE_ERRORS, unreadable
+from millpond.features.value_header import DECODE_ERRORS, unreadable
 
 _LIST_OF_32_BITS = b"\xdd"
 """How a MessagePack list begins whose length takes four bytes."""

@@ -6,7 +6,7 @@ Place on the data path: written last by each run, read first by the next.
 import msgspec
 
 from millpond.errors import CorruptionError
-from millpond.features.sealing import DECODE_ERRORS, seal, unseal
+from millpond.features.value_header import DECODE_ERRORS, checked_body, with_header
 
 FORMAT_VERSION = 3
 """Of a manifest. Format 1 had one row for each key, and format 2 files sorted by key; such a table is built anew."""
@@ -56,7 +56,7 @@ class HopManifest(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """Give the bytes of the manifest."""
-        return seal(FORMAT_VERSION, msgspec.json.encode(self), _ADDRESS)
+        return with_header(FORMAT_VERSION, msgspec.json.encode(self), _ADDRESS)
 
     @staticmethod
     def decode(data: bytes, name: str) -> "HopManifest":
@@ -67,7 +67,7 @@ class HopManifest(msgspec.Struct, frozen=True):
         """
         what = f"manifest {name} of a hop table"
         try:
-            return msgspec.json.decode(unseal(FORMAT_VERSION, data, what, _ADDRESS), type=HopManifest)
+            return msgspec.json.decode(checked_body(FORMAT_VERSION, data, what, _ADDRESS), type=HopManifest)
         except (CorruptionError, *DECODE_ERRORS) as cause:
             raise CorruptionError(
                 f"{what} cannot be read: {cause}; remove the folder, and the next run builds it anew from the events"

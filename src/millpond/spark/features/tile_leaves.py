@@ -9,7 +9,7 @@ hashes. The root says where the ranges begin, and whether the tiles are complete
 keys, and closing a divided block writes its root. A leaf that outgrows the size is divided in turn, as in a
 B-tree, and no other leaf is touched: what a call writes follows the keys that it changed, however many there are.
 
-    blocks: address                -> a block, or a root, sealed: [complete, [where the range of each leaf begins]]
+    blocks: address                -> a block, or a root:         [complete, [where the range of each leaf begins]]
     leaves: address, range's begin -> a block of the keys of that range, or markers of such keys
 
 Invariant: the ranges of a root cover all hashes, so the first one begins at 0, and each has its leaf in state. What
@@ -33,8 +33,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.features import MARKER_ADDRESS
-from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 from millpond.features.value_codec import TileCodec
+from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 from millpond.spark.features.tile_slots import Block, decode_block, decode_markers, encode_block, encode_markers
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 
@@ -81,7 +81,7 @@ _decode_root = msgspec.msgpack.Decoder(_Root).decode
 
 def encode_root(begins: list[int], *, complete: bool) -> bytes:
     """Give the bytes of the root of a divided block."""
-    return seal(ROOT_FORMAT_VERSION, _encode(_Root(complete, begins)))
+    return with_header(ROOT_FORMAT_VERSION, _encode(_Root(complete, begins)))
 
 
 def decode_root(data: bytes) -> tuple[bool, list[int]]:
@@ -94,7 +94,7 @@ def decode_root(data: bytes) -> tuple[bool, list[int]]:
     (True, [0, 2000000000])
     """
     try:
-        root = _decode_root(unseal(ROOT_FORMAT_VERSION, data, _WHAT))
+        root = _decode_root(checked_body(ROOT_FORMAT_VERSION, data, _WHAT))
     except DECODE_ERRORS as cause:
         raise unreadable(_WHAT, str(cause)) from cause
     if root.begins[:1] != [0] or any(begin >= after for begin, after in pairwise([*root.begins, _HASHES])):

@@ -6,7 +6,7 @@ of the state (reading, writing, timers, the commit) is done once for hundreds of
 
 A block of more keys than a few dozen lies in leaves (`tile_leaves`), so that a change does not write all of it.
 
-    block, sealed:   [form, complete, {key: packed cells}, {key: version}, {key: form}]
+    block:           [form, complete, {key: packed cells}, {key: version}, {key: form}]
     combined tiles:  {start: [[key], [packed cells], [number of events]]}
 
 A tile of a block has version 0 and the block's form if it is not among the versions and forms. Only late events give
@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.features import GroupByPlan, Ir
-from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
 from millpond.features.value_codec import TileCodec
+from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 
 SLOTS = 256
 """How many slots there are; a stream keeps its number as long as its checkpoint lives."""
@@ -186,7 +186,7 @@ def decode_combined(data: bytes) -> dict[int, CombinedTiles]:
 def encode_block(codec: TileCodec, block: Block) -> bytes:
     """Give the bytes of a block."""
     stored = _StoredBlock(codec.form, block.complete, block.cells, block.versions, block.forms)
-    return seal(FORMAT_VERSION, _encode(stored))
+    return with_header(FORMAT_VERSION, _encode(stored))
 
 
 def decode_block(codec: TileCodec, data: bytes) -> Block:
@@ -196,7 +196,7 @@ def decode_block(codec: TileCodec, data: bytes) -> Block:
         CorruptionError: the bytes are torn or altered, or of another generation.
     """
     try:
-        stored = _decode_block(unseal(FORMAT_VERSION, data, _WHAT))
+        stored = _decode_block(checked_body(FORMAT_VERSION, data, _WHAT))
     except DECODE_ERRORS as cause:
         raise unreadable(_WHAT, str(cause)) from cause
     block = Block(stored.cells, stored.forms, complete=stored.complete, versions=stored.versions)
@@ -217,7 +217,7 @@ def _take_over(codec: TileCodec, form: bytes, block: Block) -> None:
 
 def encode_markers(markers: dict[bytes, int]) -> bytes:
     """Give the bytes of how often closed tiles of a slot's keys were amended."""
-    return seal(FORMAT_VERSION, _encode(markers))
+    return with_header(FORMAT_VERSION, _encode(markers))
 
 
 def decode_markers(data: bytes) -> dict[bytes, int]:
@@ -230,7 +230,7 @@ def decode_markers(data: bytes) -> dict[bytes, int]:
     {b'EWR': 3}
     """
     try:
-        found: dict[bytes, int] = _decode_markers(unseal(FORMAT_VERSION, data, "block of markers"))
+        found: dict[bytes, int] = _decode_markers(checked_body(FORMAT_VERSION, data, "block of markers"))
     except DECODE_ERRORS as cause:
         raise unreadable("block of markers", str(cause)) from cause
     return found

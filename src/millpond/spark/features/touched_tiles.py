@@ -23,8 +23,8 @@ from millpond.features import (
     tile_start,
 )
 from millpond.features.rows import start_of
-from millpond.features.sealing import seal_all
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.value_header import with_headers
 from millpond.spark.features.tile_ends import TileEnds
 from millpond.spark.features.tile_leaves import Place, StoredBlocks, TileStates
 from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, MARKED, OPENED, TileRows
@@ -227,7 +227,7 @@ class TouchedTiles:
         for (form, version), keys in self._alike(block, changed).items():
             complete = block.complete or version > 0
             opening = codec.opening(form, start_ms, size_ms, complete=complete, version=version)
-            values = seal_all(VALUE_FORMAT_VERSION, keys, [opening + block.cells[key] for key in keys])
+            values = with_headers(VALUE_FORMAT_VERSION, keys, [opening + block.cells[key] for key in keys])
             self._emitted.add_tiles(keys, address, values, [changed[key] for key in keys])
 
     def _alike(self, block: Block, keys: Collection[bytes]) -> dict[tuple[bytes, int], list[bytes]]:

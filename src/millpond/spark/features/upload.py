@@ -36,7 +36,7 @@ from millpond.features import (
     stream_dataset,
 )
 from millpond.features.batch import check_batch_end
-from millpond.features.sealing import seal, unreadable, unseal
+from millpond.features.value_header import checked_body, unreadable, with_header
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
@@ -333,7 +333,7 @@ def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None)
         waiting |= {previous.streaming_dataset}
     if waiting != retired:
         store.put_many(
-            SERVING_INFO_DATASET, [Put(key, seal(_RETIRED_FORMAT, msgspec.json.encode(sorted(waiting)), key))]
+            SERVING_INFO_DATASET, [Put(key, with_header(_RETIRED_FORMAT, msgspec.json.encode(sorted(waiting)), key))]
         )
 
 
@@ -341,6 +341,6 @@ def _retired(key: bytes, value: bytes) -> set[str]:
     """Read which generations wait to be dropped."""
     what = "list of retired generations"
     try:
-        return msgspec.json.decode(unseal(_RETIRED_FORMAT, value, what, key), type=set[str])
+        return msgspec.json.decode(checked_body(_RETIRED_FORMAT, value, what, key), type=set[str])
     except msgspec.MsgspecError as cause:
         raise unreadable(what, str(cause)) from cause

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import msgspec
 
 from millpond.errors import UnavailableError
-from millpond.features.sealing import DECODE_ERRORS, seal, unreadable, unseal
+from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 from millpond.kv import Get, KVStore, Put
 
 LEASE_DATASET = "upload_lease"
@@ -90,12 +90,12 @@ class UploadLease:
             return None
         what = f"upload lease of GroupBy {self._group_by!r}"
         try:
-            return msgspec.msgpack.decode(unseal(_FORMAT_VERSION, rows[-1].value, what, self._key), type=_Lease)
+            return msgspec.msgpack.decode(checked_body(_FORMAT_VERSION, rows[-1].value, what, self._key), type=_Lease)
         except DECODE_ERRORS as cause:
             raise unreadable(what, str(cause)) from cause
 
     def _write(self, until_ms: int) -> None:
-        lease = seal(_FORMAT_VERSION, msgspec.msgpack.encode(_Lease(self._holder, until_ms)), self._key)
+        lease = with_header(_FORMAT_VERSION, msgspec.msgpack.encode(_Lease(self._holder, until_ms)), self._key)
         self._store.put_many(LEASE_DATASET, [Put(self._key, lease)])
 
     def _refused(self, found: _Lease | None) -> UnavailableError:

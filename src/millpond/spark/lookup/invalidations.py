@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptionError
-from millpond.features.sealing import seal, unseal
+from millpond.features.value_header import checked_body, with_header
 from millpond.lookup import Key, LookupTable
 from millpond.lookup.sources.debezium import changed_keys
 from millpond.spark.environment.folders import OwnedFolder, user_folder
@@ -89,7 +89,7 @@ class Invalidated:
         """
         if not data:
             return cls(0, 0, pa.table({_VERSION: pa.array([], pa.int64())}))
-        body = unseal(FORMAT_VERSION, data, "file of invalidated keys", ADDRESS)
+        body = checked_body(FORMAT_VERSION, data, "file of invalidated keys", ADDRESS)
         try:
             keys = pa.ipc.open_stream(body).read_all()
             keys.validate(full=True)
@@ -107,7 +107,7 @@ class Invalidated:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, keys.schema) as writer:
             writer.write_table(keys)
-        return seal(FORMAT_VERSION, sink.getvalue().to_pybytes(), ADDRESS)
+        return with_header(FORMAT_VERSION, sink.getvalue().to_pybytes(), ADDRESS)
 
     def since(self, version: int) -> list[Key] | None:
         """Return the keys invalidated after a version; None means every key, since some are no longer kept."""

@@ -1,4 +1,4 @@
-"""The seal at the beginning of each stored value.
+"""The header of each stored value: its format version and its checksum.
 
     format version (1 byte), CRC-32 (4 bytes), body
 
@@ -29,38 +29,38 @@ DECODE_ERRORS = (
 """The errors that decoding an altered body can raise; lists may be nested deeper than Python reads."""
 
 
-def seal(version: int, body: bytes, address: bytes = b"") -> bytes:
+def with_header(version: int, body: bytes, address: bytes = b"") -> bytes:
     """Return a value's bytes: version and checksum, then its body.
 
-    >>> unseal(2, seal(2, b"body", b"key"), "tile", b"key")
+    >>> checked_body(2, with_header(2, b"body", b"key"), "tile", b"key")
     b'body'
     """
     return HEADER.pack(version, zlib.crc32(body, zlib.crc32(address))) + body
 
 
-def seal_all(version: int, addresses: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of many values, each sealed under the address at the same position.
+def with_headers(version: int, addresses: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
+    """Return the bytes of many values, each with the checksum of the address at the same position.
 
-    >>> seal_all(2, [b"key"], [b"body"]) == [seal(2, b"body", b"key")]
+    >>> with_headers(2, [b"key"], [b"body"]) == [with_header(2, b"body", b"key")]
     True
     """
     pack, crc32 = HEADER.pack, zlib.crc32
     return [pack(version, crc32(body, crc32(address))) + body for address, body in zip(addresses, bodies, strict=True)]
 
 
-def unseal(version: int, data: bytes, what: str, address: bytes = b"") -> bytes:
+def checked_body(version: int, data: bytes, what: str, address: bytes = b"") -> bytes:
     """Return the body of a value.
 
     Args:
         version: the format version that is read.
         data: the stored bytes.
         what: the name of the value in an error.
-        address: as given to `seal`.
+        address: as given to `with_header`.
 
     Raises:
         CorruptionError: the bytes are torn or altered, of another format, or of another address.
 
-    >>> unseal(2, seal(2, b"body", b"key"), "tile", b"other")
+    >>> checked_body(2, with_header(2, b"body", b"key"), "tile", b"other")
     Traceback (most recent call last):
     millpond.errors.CorruptionError: a stored tile cannot be read: its checksum does not fit (its bytes are ...
     """
