@@ -153,7 +153,9 @@ def _lying_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequen
         places = [place + offset for place in range(len(groups))]
         bars = axes.barh(places, values, height * 0.92, label=name)
         axes.bar_label(bars, labels=[format_number(value) for value in values], padding=3, fontsize=9, color=_INK)
-    axes.figure.set_size_inches(_WIDTH, max(_HEIGHT, _HEIGHT_OF_BAR * len(groups) * len(series) + 1.2))
+    picture = axes.get_figure(root=True)
+    if picture is not None:
+        picture.set_size_inches(_WIDTH, max(_HEIGHT, _HEIGHT_OF_BAR * len(groups) * len(series) + 1.2))
     axes.set_yticks(range(len(groups)), [group.replace("\n", " ") for group in groups])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
