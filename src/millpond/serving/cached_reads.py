@@ -101,15 +101,14 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
             for place in others
             if type(rows := answers[place]) is list
             and len(rows) <= _PAIR
-            and (not rows or rows[-1].time_ms < self.query_ms)
             and (self.are_alike or _is_alike(self.found[place], limit_ms, closed_ms))
         ]
-        if not places:
-            return None
         tails: Sequence[Any] = [answers[place] for place in places]
         counts = list(map(len, tails))
         tail_rows: list[TimedValue] = list(chain.from_iterable(tails))
         times = [row.time_ms for row in tail_rows]
+        if not places or (times and max(times) >= self.query_ms):
+            return None
         stored = [row.value for row in tail_rows]
         tiles = group.tile_columns.decode([self.gets[place].key for place in places], counts, stored)
         if (
