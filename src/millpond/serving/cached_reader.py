@@ -191,7 +191,7 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
             decoded = len(rows) - (closed.marker != NO_MARKER)
         else:
             tiles_saved += len(rows) - (closed.marker != NO_MARKER)
-        if reader.freshness_ms and tail.until_ms == ALL_TIME_MS:
+        if reader.freshness_ms and tail.newest_ms < query_ms:
             tile_ms = reader.group.tile_ms
             until_ms = ALL_TIME_MS if is_whole else -(-query_ms // tile_ms) * tile_ms
             closed.recent_tail = (reader.clock(), tail.newest_ms, until_ms, tail.tails)
@@ -233,15 +233,13 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
             if grown is None:
                 return None
             closed, tiles = grown
-        used, until_ms = tiles, ALL_TIME_MS
-        if tiles and tiles[-1].start_ms >= query_ms:
-            used = [tile for tile in tiles if tile.start_ms < query_ms]
-            until_ms = tiles[len(used)].start_ms
+        newest_ms = tiles[-1].start_ms if tiles else -ALL_TIME_MS
+        used = tiles if newest_ms < query_ms else [tile for tile in tiles if tile.start_ms < query_ms]
         tails = _tails(reader, closed, used)
         if tails is None or closed.is_partial:
             return None
-        tail = SeenTail(rows, tails, used[-1].start_ms if used else -ALL_TIME_MS, until_ms)
-        if is_whole and tiles is read and not begins_complete:
+        tail = SeenTail(rows, newest_ms, tails)
+        if is_whole and used is tiles and tiles is read and not begins_complete:
             closed.seen_tail = tail
         return closed, tail
 
@@ -262,7 +260,7 @@ def seen_tail(
 ) -> SeenTail | None:
     """Give the tail of a key that was decoded last, if the store has the same still and no tile of it has closed."""
     seen = closed.seen_tail
-    if seen is None or seen.rows != rows or not seen.newest_ms < query_ms <= seen.until_ms:
+    if seen is None or seen.rows != rows or seen.newest_ms >= query_ms:
         return None
     end_ms = closed.end_ms
     return seen if closed_ms <= end_ms or query_ms - query_ms % tile_ms <= end_ms else None

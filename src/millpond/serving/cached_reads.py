@@ -69,7 +69,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
             if (
                 tail is not None
                 and tail.rows == rows
-                and tail.newest_ms < self.query_ms <= tail.until_ms
+                and tail.newest_ms < self.query_ms
                 and (self.are_alike or _is_alike(closed, limit_ms, self.served.closed_ms))
             ):
                 seen.append(tail)
@@ -87,8 +87,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         if self.reader.freshness_ms:
             now_ms = self.reader.clock()
             for closed, tail in zip(found, seen, strict=True):
-                if tail.until_ms == ALL_TIME_MS:
-                    closed.recent_tail = (now_ms, tail.newest_ms, ALL_TIME_MS, tail.tails)
+                closed.recent_tail = (now_ms, tail.newest_ms, ALL_TIME_MS, tail.tails)
         columns = list(zip(*[tail.tails[0] for tail in seen], strict=True))
         return self._columns(places, found, columns, rows, decoded=0)
 
@@ -155,7 +154,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         for closed, rows, tail in zip(found, read, zip(*tails, strict=True), strict=True):
             newest_ms = rows[-1].time_ms if rows else -ALL_TIME_MS
             of_all = (tail,) * windows
-            closed.seen_tail = SeenTail(rows, of_all, newest_ms)
+            closed.seen_tail = SeenTail(rows, newest_ms, of_all)
             if now_ms is not None:
                 closed.recent_tail = (now_ms, newest_ms, ALL_TIME_MS, of_all)
 

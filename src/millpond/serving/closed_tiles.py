@@ -35,7 +35,7 @@ from millpond.features.answering import Layout
 from millpond.features.answering.layout import Projection
 from millpond.kv import TimedValue
 from millpond.serving.group_status import Served
-from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View, is_short, short_hops
+from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hops
 
 Piece = tuple[int, Projection]
 """The start of a hop, and the cells of its tiles."""
@@ -52,15 +52,13 @@ class SeenTail(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         rows: as the store gave them, the marker included.
+        newest_ms: where the newest tile starts: it answers later queries only.
         tails: the IR of each window.
-        newest_ms: where the newest tile in them starts: they answer later queries only.
-        until_ms: where the first tile starts that is not in them: they answer no later queries.
     """
 
     rows: Sequence[TimedValue]
-    tails: Sequence[Ir]
     newest_ms: int
-    until_ms: int = ALL_TIME_MS
+    tails: Sequence[Ir]
 
 
 NO_MARKER = b""

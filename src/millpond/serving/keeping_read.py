@@ -154,7 +154,7 @@ class KeepingRead:
             return None
         if used is rest and (self.gets[0].start_ms or 0) <= closed.end_ms and not (rest and rest[0].complete):
             newest_ms = rest[-1].start_ms if rest else -ALL_TIME_MS
-            closed.seen_tail = SeenTail([row for row in last if row.time_ms >= closed.end_ms], tails, newest_ms)
+            closed.seen_tail = SeenTail([row for row in last if row.time_ms >= closed.end_ms], newest_ms, tails)
         counts = (
             int(self._asks_batch),
             view.reads_batch and not self._asks_batch,
