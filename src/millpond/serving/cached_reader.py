@@ -2,8 +2,8 @@
 
 Place on the data path: the usual read. The closed tiles are in the cache, with the batch in their bases,
 so the batch row is not looked up. The windows have not moved, and no closed tile was amended. Then one
-range is read: the tail and, behind it, the amendment marker. What comes back is compared with what came back last,
-and decoded if it has changed. A key that is not there is read whole, and kept if it pays (`doorkeeper`).
+range is read: the tail and, behind it, the amendment marker. A key that is not there is read whole, and kept
+if it pays (`doorkeeper`).
 
 With some steps of CHIP-1 switched off, the same reads also get what they then must: the batch row, the tiles
 from their start.
@@ -21,16 +21,7 @@ from millpond.features import MARKER_ADDRESS, Ir, Tile, tile_range
 from millpond.features.answering import pair_merger
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import batch_get, cached_row
-from millpond.serving.closed_tiles import (
-    NO_MARKER,
-    ClosedTiles,
-    RecentTail,
-    SeenTail,
-    close,
-    closed_end,
-    has_unknown,
-    tail_irs,
-)
+from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, close, closed_end, has_unknown, tail_irs
 from millpond.serving.group_status import Served
 from millpond.serving.keeping_read import KeepingRead, KeepingReader
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch
@@ -174,74 +165,59 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
         if recent is not None:
             counts = (0, closed.view.reads_batch, 0, 0, 0, 0, closed.tiles)
             return ShortResult(closed.bases, recent[3], closed.landed, counts)
-        needless_rows = needless_bytes = 0
+        needless_rows = bytes_read = 0
         if self.needless:
             needless = [row for part in answers[-self.needless :] for row in part]
-            needless_rows, needless_bytes = len(needless), sum([len(row.value) for row in needless])
+            needless_rows, bytes_read = len(needless), sum([len(row.value) for row in needless])
             answers = answers[: -self.needless]
         is_whole = len(answers) == 1
         rows = answers[0] if is_whole else [*answers[1], *answers[0]]
-        tail = seen_tail(closed, rows, query_ms, self.served.closed_ms, reader.group.tile_ms) if is_whole else None
-        decoded, tiles_saved = 0, closed.tiles
-        if tail is None:
-            read = self._read(rows, is_whole=is_whole)
-            if read is None:
-                return None
-            closed, tail = read
-            decoded = len(rows) - (closed.marker != NO_MARKER)
-        else:
-            tiles_saved += len(rows) - (closed.marker != NO_MARKER)
-        if reader.freshness_ms and tail.newest_ms < query_ms:
-            tile_ms = reader.group.tile_ms
-            until_ms = ALL_TIME_MS if is_whole else -(-query_ms // tile_ms) * tile_ms
-            closed.recent_tail = (reader.clock(), tail.newest_ms, until_ms, tail.tails)
-        asks_batch = self.asks_batch
-        counts = (
-            int(asks_batch),
-            closed.view.reads_batch and not asks_batch,
-            len(answers) + self.needless - asks_batch,
-            len(rows) + needless_rows,
-            sum([len(row.value) for row in rows]) + needless_bytes,
-            decoded,
-            tiles_saved,
-        )
-        return ShortResult(closed.bases, tail.tails, closed.landed, counts)
-
-    def _read(self, rows: Sequence[TimedValue], *, is_whole: bool) -> tuple[ClosedTiles, SeenTail] | None:
-        """Decode the tail, and merge what of it is closed by now into the closed part; give both."""
-        reader, closed, query_ms = self.reader, self.closed, self.query_ms
         tiles_end = count = len(rows)
         if rows and rows[-1].time_ms == MARKER_ADDRESS:
             if rows[-1].value != closed.marker:
                 return None
             tiles_end = count - 1
+            bytes_read += len(closed.marker)
         elif closed.marker != NO_MARKER:
             return None
         group, key = reader.group, self.key
         decode, tile_ms = group.decode_tile, group.tile_ms
         read: list[Tile] = []
         for row in rows[:tiles_end] if tiles_end < count else rows:
-            tile = decode(key, row.value)
+            value = row.value
+            tile = decode(key, value)
             if tile.start_ms != row.time_ms or tile.size_ms != tile_ms:
                 return None
+            bytes_read += len(value)
             read.append(tile)
         tiles: Sequence[Tile] = read
         limit_ms = query_ms - query_ms % tile_ms
-        begins_complete = bool(tiles and tiles[0].complete)
-        if limit_ms > closed.end_ms and (self.served.closed_ms > closed.end_ms or begins_complete):
+        tiles_saved = closed.tiles
+        if limit_ms > closed.end_ms and (self.served.closed_ms > closed.end_ms or (tiles and tiles[0].complete)):
             grown = _grown(group, self.served, key, closed, tiles, limit_ms)
             if grown is None:
                 return None
             closed, tiles = grown
-        newest_ms = tiles[-1].start_ms if tiles else -ALL_TIME_MS
-        used = tiles if newest_ms < query_ms else [tile for tile in tiles if tile.start_ms < query_ms]
+        used = tiles
+        if tiles and tiles[-1].start_ms >= query_ms:
+            used = [tile for tile in tiles if tile.start_ms < query_ms]
         tails = _tails(reader, closed, used)
         if tails is None or closed.is_partial:
             return None
-        tail = SeenTail(rows, newest_ms, tails)
-        if is_whole and used is tiles and tiles is read and not begins_complete:
-            closed.seen_tail = tail
-        return closed, tail
+        if reader.freshness_ms and used is tiles:
+            until_ms = ALL_TIME_MS if is_whole else -(-query_ms // tile_ms) * tile_ms
+            closed.recent_tail = (reader.clock(), tiles[-1].start_ms if tiles else -ALL_TIME_MS, until_ms, tails)
+        asks_batch = self.asks_batch
+        counts = (
+            int(asks_batch),
+            closed.view.reads_batch and not asks_batch,
+            len(answers) + self.needless - asks_batch,
+            count + needless_rows,
+            bytes_read,
+            tiles_end,
+            tiles_saved,
+        )
+        return ShortResult(closed.bases, tails, closed.landed, counts)
 
     def close(self) -> None:
         """Give up; nobody waits for a tail."""
@@ -253,17 +229,6 @@ def recent_tail(closed: ClosedTiles, query_ms: int, since_ms: int) -> RecentTail
     if recent is not None and recent[0] >= since_ms and recent[1] < query_ms <= recent[2]:
         return recent
     return None
-
-
-def seen_tail(
-    closed: ClosedTiles, rows: Sequence[TimedValue], query_ms: int, closed_ms: int, tile_ms: int
-) -> SeenTail | None:
-    """Give the tail of a key that was decoded last, if the store has the same still and no tile of it has closed."""
-    seen = closed.seen_tail
-    if seen is None or seen.rows != rows or seen.newest_ms >= query_ms:
-        return None
-    end_ms = closed.end_ms
-    return seen if closed_ms <= end_ms or query_ms - query_ms % tile_ms <= end_ms else None
 
 
 def _tails(reader: CachedReader, closed: ClosedTiles, tiles: Sequence[Tile]) -> Sequence[Ir] | None:

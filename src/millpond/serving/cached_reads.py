@@ -16,16 +16,13 @@ from millpond.features.answering import Column
 from millpond.features.answering.layout import Projection
 from millpond.kv import Get, TimedValue
 from millpond.serving.cached_reader import CachedRead, CachedReader, recent_tail
-from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail, SeenTail
+from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, RecentTail
 from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
 from millpond.serving.short_read import ReadCounts, ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
 
 _PAIR = 2
-
-Rows = list[TimedValue] | UnavailableError
-"""The rows of a get, or the error of the server that has them."""
 
 
 class CachedReads(msgspec.Struct, frozen=True, gc=False):
@@ -55,61 +52,24 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
     missed: list[int]
     are_alike: bool
 
-    def columns(self, answers: Sequence[Rows]) -> "list[KeyColumns]":
-        """Take the tails that are alike: those that were decoded before, and those of at most two tiles, all open.
-
-        None of them has a late event. If a tile that is to be decoded is odd, none is.
-        """
-        limit_ms = self.query_ms - self.query_ms % self.reader.group.tile_ms
-        seen: list[SeenTail] = []
-        known: list[int] = []
-        others: list[int] = []
-        for place, (closed, rows) in enumerate(zip(self.found, answers, strict=True)):
-            tail = closed.seen_tail
-            if (
-                tail is not None
-                and tail.rows == rows
-                and tail.newest_ms < self.query_ms
-                and (self.are_alike or _is_alike(closed, limit_ms, self.served.closed_ms))
-            ):
-                seen.append(tail)
-                known.append(place)
-            else:
-                others.append(place)
-        read = self._read(answers, others) if others else None
-        found = [self._of_seen(known, seen)] if seen else []
-        return found if read is None else [*found, read]
-
-    def _of_seen(self, places: Sequence[int], seen: Sequence[SeenTail]) -> "KeyColumns":
-        """Give what tails were decoded to before."""
-        found = self._found(places)
-        rows = [row for tail in seen for row in tail.rows]
-        if self.reader.freshness_ms:
-            now_ms = self.reader.clock()
-            for closed, tail in zip(found, seen, strict=True):
-                closed.recent_tail = (now_ms, tail.newest_ms, ALL_TIME_MS, tail.tails)
-        columns = list(zip(*[tail.tails[0] for tail in seen], strict=True))
-        return self._columns(places, found, columns, rows, decoded=0)
-
-    def _read(self, answers: Sequence[Rows], others: Sequence[int]) -> "KeyColumns | None":
-        """Decode and merge the tails of some keys that are usual; None if there is none, or one is odd."""
+    def columns(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> "KeyColumns | None":
+        """Take the tails that are alike: at most two tiles, all open, no late event; None if none is, or one is odd."""
         group = self.reader.group
-        limit_ms, closed_ms = self.query_ms - self.query_ms % group.tile_ms, self.served.closed_ms
-        places = [
-            place
-            for place in others
-            if type(rows := answers[place]) is list
-            and len(rows) <= _PAIR
-            and (self.are_alike or _is_alike(self.found[place], limit_ms, closed_ms))
-        ]
-        tails: Sequence[Any] = [answers[place] for place in places]
+        if self.are_alike and set(map(type, answers)) == {list} and len(max(answers, key=len)) <= _PAIR:  # type: ignore[arg-type]
+            places: Sequence[int] = range(len(answers))
+            tails: Sequence[Any] = answers
+        else:
+            places = [place for place, rows in enumerate(answers) if self._is_usual(place, rows)]
+            tails = [answers[place] for place in places]
         counts = list(map(len, tails))
         tail_rows: list[TimedValue] = list(chain.from_iterable(tails))
         times = [row.time_ms for row in tail_rows]
         if not places or (times and max(times) >= self.query_ms):
             return None
+        is_whole = len(places) == len(self.found)
+        gets = self.gets if is_whole else [self.gets[place] for place in places]
         stored = [row.value for row in tail_rows]
-        tiles = group.tile_columns.decode([self.gets[place].key for place in places], counts, stored)
+        tiles = group.tile_columns.decode([get.key for get in gets], counts, stored)
         if (
             tiles is None
             or any(tiles.complete)
@@ -117,46 +77,41 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
             or tiles.size_ms.count(group.tile_ms) < len(stored)
         ):
             return None
-        found = self._found(places)
+        found = self.found if is_whole else [self.found[place] for place in places]
         columns = group.tile_columns.merged(tiles.cells, counts)
-        self._keep_tails(found, columns, tails)
-        return self._columns(places, found, columns, tail_rows, decoded=len(stored))
-
-    def _found(self, places: Sequence[int]) -> list[ClosedTiles]:
-        found = self.found
-        return found if len(places) == len(found) else [found[place] for place in places]
-
-    def _columns(
-        self,
-        places: Sequence[int],
-        found: Sequence[ClosedTiles],
-        tails: Sequence[Column],
-        rows: Sequence[TimedValue],
-        *,
-        decoded: int,
-    ) -> "KeyColumns":
-        saved = len(rows) - decoded
-        counts = (
-            0,
-            sum([closed.view.reads_batch for closed in found]),
-            len(found),
-            len(rows),
-            sum([len(row.value) for row in rows]),
-            decoded,
-            saved + sum([closed.tiles for closed in found]),
+        if self.reader.freshness_ms:
+            self._keep_tails(found, columns, tails)
+        return KeyColumns(
+            places,
+            [closed.bases for closed in found],
+            columns,
+            (
+                0,
+                sum([closed.view.reads_batch for closed in found]),
+                len(found),
+                len(stored),
+                sum(map(len, stored)),
+                len(stored),
+                sum([closed.tiles for closed in found]),
+            ),
         )
-        return KeyColumns(places, [closed.bases for closed in found], tails, counts)
+
+    def _is_usual(self, place: int, rows: list[TimedValue] | UnavailableError) -> bool:
+        """Tell whether a tail is of at most two tiles, of which none amends or ends what is closed."""
+        closed = self.found[place]
+        return (
+            isinstance(rows, list)
+            and len(rows) <= _PAIR
+            and (not rows or rows[-1].time_ms < self.query_ms)
+            and _is_alike(closed, self.query_ms - self.query_ms % self.reader.group.tile_ms, self.served.closed_ms)
+        )
 
     def _keep_tails(self, found: Sequence[ClosedTiles], tails: Sequence[Column], read: Sequence[Any]) -> None:
-        """Keep the tails, for the fetches until they change, and where it is allowed for those of some milliseconds."""
-        reader = self.reader
-        windows, now_ms = len(reader.empty_tails), reader.clock() if reader.freshness_ms else None
+        """Keep the tails for the fetches of the next milliseconds."""
+        now_ms, windows = self.reader.clock(), len(self.reader.empty_tails)
         for closed, rows, tail in zip(found, read, zip(*tails, strict=True), strict=True):
             newest_ms = rows[-1].time_ms if rows else -ALL_TIME_MS
-            of_all = (tail,) * windows
-            closed.seen_tail = SeenTail(rows, newest_ms, of_all)
-            if now_ms is not None:
-                closed.recent_tail = (now_ms, newest_ms, ALL_TIME_MS, of_all)
+            closed.recent_tail = (now_ms, newest_ms, ALL_TIME_MS, (tail,) * windows)
 
     def recent_columns(self) -> "KeyColumns | None":
         """Take the tails that were read not long ago and are the same for all windows; None if another is there."""

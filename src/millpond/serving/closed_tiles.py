@@ -28,12 +28,9 @@ each request.
 from bisect import bisect_left
 from collections.abc import Sequence
 
-import msgspec
-
 from millpond.features import UNKNOWN, Ir, PartialIr, Tile
 from millpond.features.answering import Layout
 from millpond.features.answering.layout import Projection
-from millpond.kv import TimedValue
 from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hops
 
@@ -42,24 +39,6 @@ Piece = tuple[int, Projection]
 
 RecentTail = tuple[int, int, int, Sequence[Ir]]
 """When a tail was read, where its newest tile starts, the latest query that it answers, and its IR for each window."""
-
-
-class SeenTail(msgspec.Struct, frozen=True, gc=False):
-    """The rows behind the closed part of a key, and its IRs. While the store has the same, it is not decoded again.
-
-    A stream writes a tile once for each of its batches that has events of the key, and a key that is asked for often is
-    read many times between two of them.
-
-    Attributes:
-        rows: as the store gave them, the marker included.
-        newest_ms: where the newest tile starts: it answers later queries only.
-        tails: the IR of each window.
-    """
-
-    rows: Sequence[TimedValue]
-    newest_ms: int
-    tails: Sequence[Ir]
-
 
 NO_MARKER = b""
 """Stands for the amendment marker of a key that has none."""
@@ -146,7 +125,6 @@ class ClosedTiles:
         "newest_ms",
         "pieces",
         "recent_tail",
-        "seen_tail",
         "served",
         "tiles",
         "total",
@@ -179,9 +157,6 @@ class ClosedTiles:
         self.newest_ms = newest_ms
         self.recent_tail: RecentTail | None = None
         """The latest tail that was read, for `tail_freshness_ms`. No part of the value."""
-
-        self.seen_tail: SeenTail | None = None
-        """The latest tail that was decoded up to the present. No part of the value."""
 
     def holds(self, served: Served) -> bool:
         """Tell whether it is still closed, by what is known now.

@@ -82,8 +82,7 @@ class FetcherStats(msgspec.Struct, frozen=True):
         rows_read: rows that the store answered.
         bytes_read: bytes in them.
         tiles_read: tiles among them that were decoded.
-        tiles_saved: tiles that were not, because they are part of a cached closed part, or of a tail that was decoded
-            before and has not changed.
+        tiles_saved: tiles that were not, because they are part of a cached closed part.
         joined_reads: reads of a cold key that waited for another's.
         dropped_amended: closed parts that were dropped because a late event amended a tile.
         present, null, unavailable: values by state.

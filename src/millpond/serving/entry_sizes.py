@@ -36,4 +36,4 @@ def _closed_units(closed: ClosedTiles) -> int:
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
     # Without tiles the bases are the batch row's own.
-    return (closed.total, closed.pieces, closed.bases if closed.tiles else (), closed.seen_tail)
+    return (closed.total, closed.pieces, closed.bases if closed.tiles else ())

@@ -12,11 +12,11 @@ from functools import partial
 from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
 from millpond.kv import Get, TimedValue
 from millpond.serving.batch_rows import BatchRow, batch_get, decoded_row
-from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, SeenTail, close, closed_end, has_unknown, tail_irs
+from millpond.serving.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end, has_unknown, tail_irs
 from millpond.serving.flight import Flight
 from millpond.serving.group_status import Served
 from millpond.serving.key_read import KeyData
-from millpond.serving.landed_batch import ALL_TIME_MS, LandedBatch, View
+from millpond.serving.landed_batch import LandedBatch, View
 from millpond.serving.served_group import ServedGroup
 from millpond.serving.short_read import ShortResult
 from millpond.serving.stream_read import END_OF_STREAM
@@ -152,9 +152,6 @@ class KeepingRead:
         tails = tail_irs(layout, view, used, closed.end_ms, self._reader.empty)
         if closed.is_partial or has_unknown(tails):
             return None
-        if used is rest and (self.gets[0].start_ms or 0) <= closed.end_ms and not (rest and rest[0].complete):
-            newest_ms = rest[-1].start_ms if rest else -ALL_TIME_MS
-            closed.seen_tail = SeenTail([row for row in last if row.time_ms >= closed.end_ms], newest_ms, tails)
         counts = (
             int(self._asks_batch),
             view.reads_batch and not self._asks_batch,

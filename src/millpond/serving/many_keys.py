@@ -12,14 +12,13 @@ from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.kv import PartlyReadError
-from millpond.serving.cached_reads import Rows
 from millpond.serving.counters import Tally
 from millpond.serving.fetch_call import FetchCall, Shared
 from millpond.serving.fetch_rounds import Answers, Round, Rounds
 from millpond.serving.messages import FetchRequest, FetchResponse
 from millpond.serving.one_join import OneJoin
 from millpond.serving.one_key import OneKey, nulls
-from millpond.serving.part_reads import PartReads
+from millpond.serving.part_reads import PartReads, Rows
 from millpond.serving.short_read import READ_COUNTS
 
 Form = OneKey | OneJoin
@@ -188,15 +187,14 @@ class ManyKeys:
     def _finish_all(self, values: Sequence[dict[str, Any]]) -> None:
         """Do as `_finish` for a GroupBy, in the usual case: all features of all keys, and nobody who wants a log."""
         name, at, end = self._prepared.target.name, self._at, self._ends[0]
-        made = [
+        self._answers = answers = [
             FetchResponse(
                 name, request.keys, at, features, nulls(features) if None in features.values() else {}, {}, end
             )
             for request, features in zip(self._requests, values, strict=True)
         ]
-        self._answers[:] = made
-        null = sum([len(answer.states) for answer in made])
-        self._tally.requests += len(made)
+        null = sum([len(answer.states) for answer in answers])
+        self._tally.requests += len(answers)
         self._tally.null += null
         self._tally.present += sum(map(len, values)) - null
 

@@ -8,14 +8,17 @@ read once.
 from collections.abc import Sequence
 from typing import Any
 
-from millpond.errors import CorruptionError
-from millpond.kv import Get
+from millpond.errors import CorruptionError, UnavailableError
+from millpond.kv import Get, TimedValue
 from millpond.serving.cached_reader import CachedReader
-from millpond.serving.cached_reads import CachedReads, KeyColumns, Rows, begin_many
+from millpond.serving.cached_reads import CachedReads, KeyColumns, begin_many
 from millpond.serving.prepared import PreparedPart
 from millpond.serving.short_read import ReadCounts, ShortRead, ShortResult
 
 NO_COUNTS: ReadCounts = (0, 0, 0, 0, 0, 0, 0)
+
+Rows = list[TimedValue] | UnavailableError
+"""The rows of a get, or the error of the server that has them."""
 
 
 class PartReads:
@@ -120,10 +123,11 @@ class PartReads:
         self._count(found.counts)
 
     def _end_cached(self, cached: CachedReads, answers: Sequence[Rows], failed: list[int]) -> None:
+        columns = cached.columns(answers)
         left: Sequence[int] = range(len(answers))
-        for columns in cached.columns(answers):
+        if columns is not None:
             self._take_columns(columns, [cached.places[at] for at in columns.places])
-            left = sorted(set(left).difference(columns.places)) if len(columns.places) < len(left) else ()
+            left = sorted(set(left).difference(columns.places)) if len(columns.places) < len(answers) else ()
         for at in left:
             result = cached.end(at, answers[at])
             requests = self._requests([cached.places[at]])
