@@ -187,14 +187,15 @@ class ManyKeys:
     def _finish_all(self, values: Sequence[dict[str, Any]]) -> None:
         """Do as `_finish` for a GroupBy, in the usual case: all features of all keys, and nobody who wants a log."""
         name, at, end = self._prepared.target.name, self._at, self._ends[0]
-        self._answers = answers = [
+        made = [
             FetchResponse(
                 name, request.keys, at, features, nulls(features) if None in features.values() else {}, {}, end
             )
             for request, features in zip(self._requests, values, strict=True)
         ]
-        null = sum([len(answer.states) for answer in answers])
-        self._tally.requests += len(answers)
+        self._answers[:] = made
+        null = sum([len(answer.states) for answer in made])
+        self._tally.requests += len(made)
         self._tally.null += null
         self._tally.present += sum(map(len, values)) - null
 
