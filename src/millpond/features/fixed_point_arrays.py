@@ -142,7 +142,7 @@ class WordSums:
 
 
 def _signs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Give the words that numbers go on with for ever: 0 or all ones."""
+    """Return the words that numbers go on with for ever: 0 or all ones."""
     return np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
 
 

@@ -130,7 +130,7 @@ class KeyCodec:
         return None if lacks_part else encoded
 
     def encode_many(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, as `encode` gives each.
+        """Return the bytes of many keys, as `encode` gives each.
 
         Raises:
             DataError: as `encode`.
@@ -192,7 +192,7 @@ def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:
 
 
 def _column_encoder(type_: DataType, encode: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], list[bytes | None]]:
-    """Give the function that encodes one part of many keys; texts in loops in C."""
+    """Return the function that encodes one part of many keys; texts in loops in C."""
 
     def encode_column(values: Sequence[Any]) -> list[bytes | None]:
         return [None if value is None else encode(value) for value in values]

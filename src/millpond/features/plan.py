@@ -119,7 +119,7 @@ class GroupByPlan:
         return self._keys.encode(key)
 
     def encode_many_keys(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, as `encode_key` gives each.
+        """Return the bytes of many keys, as `encode_key` gives each.
 
         Raises:
             DataError: as `encode_key`.
