@@ -47,7 +47,7 @@ from millpond.spark.shuffle.partitioner import routing_keys
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _EARLIER_FORMATS = (b"\x01", b"\x02")
 _EVENTS_A_BUCKET = 1_000_000
-"""The number of events, in the days with files of their own, for each further bucket, up to the session's partitions.
+"""Events per bucket, counted over the days with files of their own. There are at most as many buckets as partitions.
 
 A further day reads the files of all days for each bucket, and small files cost more to open than to read.
 """

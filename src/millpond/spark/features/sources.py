@@ -196,7 +196,7 @@ def _left_to_upload(rows: DataFrame) -> DataFrame:
         return rows
     midnight = F.col(VISIBLE) - F.pmod(VISIBLE, F.lit(DAY_MS))
     late = F.col("time_ms") < midnight
-    # A row counts for queries after its time, so its time is the last millisecond of the day.
+    # A row counts for queries after its time, so it gets the last millisecond of the day.
     return rows.withColumn(VISIBLE, F.when(late, midnight + DAY_MS - 1).otherwise(F.col(VISIBLE)))
 
 

@@ -159,8 +159,8 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
 def _nothing(type_: T.DataType) -> Column:
     """Return the value of a column in rows that do not have it.
 
-    It is not a null array or map. For each row that Spark writes to Arrow it looks at the size so far, and then goes
-    over all null ones since the last that was not null.
+    Arrays and maps are empty, not null. For each row that it writes to Arrow, Spark asks for the size so far. That call
+    goes over all nulls since the last value that is not null.
     """
     if isinstance(type_, T.ArrayType):
         return F.array().cast(type_)
