@@ -1,5 +1,7 @@
 """A layout: the windows and cells that a set of features reads.
 
+Place on the data path: in a fetcher, prepared once for a set of features and read by each request.
+
 A `Layout` has one place for each window that a feature needs, shortest first, and in it one place for each cell that
 the window's features read. What a fetcher keeps of a key (the closed part of each window) has this order. So nothing is
 kept or merged that no feature reads.

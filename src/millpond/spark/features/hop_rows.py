@@ -60,7 +60,7 @@ def keeps_all(plan: GroupByPlan) -> bool:
 
 
 class HopTask(NamedTuple):
-    """What the tasks of one run do.
+    """The work of the tasks of one run.
 
     Args:
         plan: the plan of the GroupBy.

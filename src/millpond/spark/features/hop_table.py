@@ -112,7 +112,7 @@ class HopTable:
     def change(
         self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None, *, watch: bool = False
     ) -> HopChange:
-        """Return the change that moves the table to an end.
+        """Return the change that moves the table to a new end.
 
         Args:
             spark: makes the rows that name the buckets.

@@ -1,4 +1,7 @@
-"""The columns of a Join: the query time, its features with their types, and a GroupBy as a Join."""
+"""The columns of a Join: the query time, its features with their types, and a GroupBy as a Join.
+
+Place on the data path: on the driver, while training set, spine and check are planned.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F

@@ -1,8 +1,10 @@
 """Logged answers: the fetcher's answers, read back beside the queries that they belong to.
 
-The fetcher's log has one row for each sampled answer: the name of its target, the key columns, ``time_ms``,
-``context_*``, the features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not known". An answer
-belongs to the queries of the same keys, context and time.
+Place on the data path: between the fetcher's log and its two readers, the training set and the check.
+
+The log has one row for each sampled answer: the name of its target, the key columns, ``time_ms``, ``context_*``, the
+features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not known". An answer belongs to the
+queries of the same keys, context and time.
 """
 
 from pyspark.sql import Column, DataFrame

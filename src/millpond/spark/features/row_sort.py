@@ -124,7 +124,7 @@ class RowSort:
         for place in np.linspace(0, len(order), _BUCKETS + 1)[1:-1].astype(np.int64):
             row = order[place]
             bound = (int(hashes[row]), int(times[row]))
-            # The whole key goes to one bucket, unless it begins its bucket already.
+            # A bucket begins with the whole key, unless the bucket before begins with that key already.
             whole = (bound[0], int(np.iinfo(np.int64).min))
             start = found[-1] if found else (int(hashes[first]), int(np.iinfo(np.int64).min))
             bound = whole if whole > start else bound

@@ -1,4 +1,7 @@
-"""Collects what the tasks of a job return. An error of Millpond's in a task becomes one of its kind on the driver."""
+"""Collects what the tasks of a job return. An error of Millpond's in a task becomes one of its kind on the driver.
+
+Place on the data path: on the driver, around the jobs of upload and backfill.
+"""
 
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row

@@ -55,7 +55,9 @@ _WHAT = "root of a block of tiles"
 
 
 class TileStates(NamedTuple):
-    """The states that hold the blocks by slot and address, and their leaves also by the begin of the range."""
+    """The states of the operator: blocks by slot and address, and leaves by slot, address and the begin of their
+    range.
+    """
 
     handle: ArrowProcessorHandle
     blocks: Any  # an ArrowMapState
@@ -210,7 +212,7 @@ class StoredBlocks:
     def read(self, place: Place) -> Block:
         """Return a block that was read and exists."""
         stored = self._stored[place]
-        assert stored is not None  # noqa: S101 - whoever asks has read it
+        assert stored is not None  # noqa: S101 - the caller has read it
         return stored.block
 
     def made(self, place: Place) -> Block:
@@ -235,7 +237,7 @@ class StoredBlocks:
         leaves: dict[tuple[int, ...], bytes] = {}
         for place, keys in changed.items():
             stored = self._stored[place]
-            assert stored is not None  # noqa: S101 - what is gone has not changed
+            assert stored is not None  # noqa: S101 - a removed block has not changed
             block, before = stored.block, len(stored.begins)
             if not before and block.size() <= LEAF_BYTES:
                 blocks[place] = self._encoded(place, block)

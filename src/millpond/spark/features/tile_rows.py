@@ -1,6 +1,6 @@
 """The rows that the operator of a stream of tiles emits.
 
-Place on the data path: between the operator and whoever writes tiles.
+Place on the data path: between the operator (`tile_processor`) and the writer (`tile_writer`).
 """
 
 from collections.abc import Iterator

@@ -131,7 +131,7 @@ class Block(TileCells):
             self.versions.update(part.versions)
 
     def is_closed(self, key: bytes) -> bool:
-        """Tell whether the tile of a key is closed."""
+        """Return whether the tile of a key is closed."""
         return self.complete or key in self.versions
 
     def open_keys(self) -> list[bytes]:

@@ -38,7 +38,7 @@ rewrites each page once.
 
 
 class TileCounts(msgspec.Struct, frozen=True):
-    """What one micro-batch of a stream of tiles did.
+    """The counts of one micro-batch of a stream of tiles.
 
     Attributes:
         written: the number of tiles put into the store, of all layers.

@@ -192,7 +192,7 @@ class TouchedTiles:
         self._written.pop(place, None)
 
     def _wake(self, slot: int, time_ms: int) -> None:
-        """Return to a slot at a time: by a timer, or in this call if the watermark has passed the time."""
+        """Revisit a slot at a time: by a timer, or in this call if the watermark has passed the time."""
         if time_ms > self._watermark_ms:
             self._timers[slot, time_ms] = None
         elif (time_ms, slot) not in self._woken:

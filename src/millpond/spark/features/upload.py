@@ -312,7 +312,7 @@ def _tell(recorder: Recorder, name: str, counts: UploadCounts, seconds: float) -
 
 
 def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None) -> None:
-    """Drop the datasets of earlier uploads and generations that no reader can still use.
+    """Drop the datasets of earlier uploads and generations, except those that readers may still use.
 
     The tiles of a generation are dropped one upload after the generation was replaced. A generation that no upload has
     served yet stays, because its stream runs ahead of its first upload.

@@ -3,10 +3,10 @@
 Place on the data path: around the batch upload, on the driver.
 
 The lease is one row: its holder, and the time until which it holds. An upload takes the lease if it is free or has run
-out, and reads it back. It renews the lease while it works, and checks it once more right before it publishes. A store
-promises atomic steps for one key only. So two uploads may both believe that they took a free lease, but only the one
-whose row was written last finds itself in it at the end. So of two uploads at once at most one is published, and
-usually the other is refused at its start.
+out, and reads it back. It renews the lease while it works, and checks it once more right before it publishes. A store's
+writes are atomic for each key, and it promises no more. So two uploads may both believe that they took a free lease,
+but only the one whose row was written last finds itself in it at the end. So of two uploads at once at most one is
+published, and usually the other is refused at its start.
 
 Trade-off: an upload that dies keeps the next one waiting until the lease runs out.
 """
