@@ -55,9 +55,7 @@ _WHAT = "root of a block of tiles"
 
 
 class TileStates(NamedTuple):
-    """The states of the operator: blocks by slot and address, and leaves by slot, address and the begin of their
-    range.
-    """
+    """The states of the operator: blocks by slot and address, leaves by slot, address and begin of range."""
 
     handle: ArrowProcessorHandle
     blocks: Any  # an ArrowMapState
