@@ -7,8 +7,8 @@ through `put` and leaves through `_remove`.
 Every call begins by removing expired entries. So no caller sees one, and none takes the room of a
 live entry. `expiry` explains why this is cheap.
 
-The eviction order is told of several reads at a time, which costs less. Before anything else happens to the order, it
-is told of all of them. So its state is the same as if it were told of each read at once.
+Reads are reported to the eviction order several at a time, which costs less. All pending reads are reported before any
+other call to the order. So the order's state is the same as if each read were reported at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +38,7 @@ from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 
 _READS_TOGETHER = 16
-"""How many reads the eviction order is told of at once, at least."""
+"""At this number of pending reads, or more, the eviction order is told of all of them."""
 
 
 class MeteredCache(Cache[K, V]):
@@ -192,7 +192,7 @@ class MeteredCache(Cache[K, V]):
             self._evictions += 1
 
     def _tell_reads(self) -> None:
-        """Tell the eviction order of the reads that it does not know of yet."""
+        """Report the pending reads to the eviction order."""
         reads = self._reads
         if reads:
             self._reads = []

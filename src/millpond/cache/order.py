@@ -26,7 +26,7 @@ class EvictionOrder(Protocol[K]):
         """Record a use of a present key."""
 
     def read_all(self, keys: Sequence[K]) -> None:
-        """Do as `read` for each key in turn."""
+        """Record a use of each key in turn, as `read` does."""
 
     def removed(self, key: K) -> None:
         """Remove a key that the cache has removed."""
@@ -105,7 +105,7 @@ class LruOrder(Generic[K]):
         self._keys.move_to_end(key)
 
     def read_all(self, keys: Sequence[K]) -> None:
-        """The keys are the last used, in turn."""
+        """Make each key in turn the most recently used."""
         for key in keys:
             self._keys.move_to_end(key)
 

@@ -84,7 +84,7 @@ class FrequencySketch:
         return spread
 
     def increment_all(self, keys: Iterable[object], limit: int) -> list[int]:
-        """Count one use of each key, as `increment` does one by one; those of their hashes that are below a limit."""
+        """Count one use of each key, as `increment` does, and return the hashes that are below a limit."""
         first, second, third, fourth = self._rows
         last, increments = self._last, self._increments
         most = _SAMPLE_PER_ENTRY * last

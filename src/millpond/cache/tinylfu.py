@@ -133,7 +133,11 @@ class TinyLfuOrder(Generic[K]):
             home.weights.move_to_end(key)
 
     def read_all(self, keys: Sequence[K]) -> None:
-        """As `read` for each in turn: counting does not look at the segments, but where a window is chosen."""
+        """Record a use of each key in turn, as `read` does.
+
+        Counting does not depend on the segments, so all keys are counted before any is moved. If the window is chosen
+        during these reads, they are recorded one by one, because the choice changes the segments.
+        """
         if len(keys) >= self._until_choice:
             for key in keys:
                 self.read(key)

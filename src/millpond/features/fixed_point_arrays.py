@@ -1,11 +1,11 @@
 """Exact sums of many fixed-point numbers by array operations: numbers in words of 32 bits, words added as doubles.
 
-Place on the data path: under `array_cells`, which collects events, and under the hop table, which merges stored sums
+Place on the data path: below `array_cells`, which collects events, and below the hop table, which merges stored sums
 and stores them again.
 
-A number is cut into limbs of 32 bits, each shifted into its two words. The words of one weight are added per group as
-doubles, of which up to 2**21 add up without rounding. Then carries move up through the words. Each group's words
-are read as one Python integer, or written as `cells.counts_and_sums.encode_fixed_point` writes it.
+A number is cut into limbs of 32 bits, and each limb is shifted into two words. The words of one weight are added per
+group as doubles; up to 2**21 of them add up without rounding. Then carries move up through the words. Each group's
+words are read as one Python integer, or written as `cells.counts_and_sums.encode_fixed_point` writes it.
 """
 
 from itertools import pairwise
@@ -22,7 +22,7 @@ _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64
 """Masks for the lowest bytes of a number, by the count of bytes."""
 
 _ADDED_AT_ONCE = 1 << (53 - _WORD_BITS)
-"""That many words add up to less than 2**53, below which doubles are exact."""
+"""So many words add up to less than 2**53, below which doubles are exact."""
 
 _BYTES = 0xC4
 """The first byte of MessagePack for up to 255 bytes (bin 8)."""
@@ -142,7 +142,7 @@ class WordSums:
 
 
 def _signs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Give the words that numbers go on with for ever: 0 or all ones."""
+    """Return the word that sign-extends each number: 0 or all ones."""
     return np.where(words[:, -1] >> (_WORD_BITS - 1), np.uint32(0xFFFFFFFF), np.uint32(0))
 
 

@@ -130,7 +130,7 @@ class KeyCodec:
         return None if lacks_part else encoded
 
     def encode_many(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, as `encode` gives each.
+        """Return the bytes of many keys, each as from `encode`.
 
         Raises:
             DataError: as `encode`.
@@ -139,7 +139,7 @@ class KeyCodec:
             try:
                 columns = [[key[name] for key in keys] for name in self._names]  # type: ignore[call-overload]  # dicts
             except KeyError:
-                pass  # the way of one key says what is wrong
+                pass  # encoding key by key reports what is wrong
             else:
                 return self.encode_columns(columns)
         return [self.encode(key) for key in keys]
@@ -192,7 +192,7 @@ def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:
 
 
 def _column_encoder(type_: DataType, encode: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], list[bytes | None]]:
-    """Give the function that encodes one part of many keys; texts in loops in C."""
+    """Return the function that encodes one part of many keys. Texts are encoded by loops in C."""
 
     def encode_column(values: Sequence[Any]) -> list[bytes | None]:
         return [None if value is None else encode(value) for value in values]
@@ -203,7 +203,7 @@ def _column_encoder(type_: DataType, encode: Callable[[Any], bytes]) -> Callable
         try:
             texts = list(map(str.encode, values))
         except UnicodeEncodeError:
-            return encode_column(values)  # which says of which
+            return encode_column(values)  # which names the faulty text
         heads = {size: _pack_length(b"\x05", size) for size in set(map(len, texts))}
         return [heads[len(text)] + text for text in texts]
 

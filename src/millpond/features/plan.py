@@ -1,18 +1,17 @@
 """The compiled plan of a GroupBy: everything that can be known before the first event or request.
 
-Upload, stream, training set and fetcher share one plan, made once. It has resolved which cells an IR has
-and which features share them, where each feature reads its cells, where the timeline of the batch is cut, which
-tiles there are, how keys and values are encoded, and the names of the features. A request only runs
-it: it looks up no name, parses no window and decides nothing.
+Upload, stream, training set and fetcher share one plan, made once. It holds the cells of an IR and the features that
+share them, the positions at which each feature reads its cells, the cuts of the batch's timeline, the tiles, the codecs
+of keys and values, and the names of the features. A request only runs the plan: it looks up no name, parses no window
+and decides nothing.
 
-Two hashes say what a change of the definition costs. The *generation* names the stream's dataset. It covers what
-gives a tile's bytes their meaning: keys, tile sizes, formats. It does not cover the cells, which a tile names
-itself. The *batch form* adds the cells and the cuts. One more window over the same cells changes neither the
-generation nor any tile; it needs one upload.
+Two hashes say what a change of the definition costs. The *generation* names the stream's dataset. It covers what gives
+a tile's bytes their meaning: keys, tile sizes, formats. It does not cover the cells, which a tile names itself. The
+*batch form* adds the cells and the cuts. One more window over the same cells changes neither the generation nor any
+tile; it needs one upload.
 
-`finish` is the plain form of answering, and the oracle of every faster one. It merges each tile once
-however many windows there are: windows all end at the query, so a longer one is a shorter one
-plus older tiles.
+`finish` is the plain form of answering, and the oracle of every faster one. It merges each tile once however many
+windows there are: windows all end at the query, so a longer one is a shorter one plus older tiles.
 """
 
 import math
@@ -44,7 +43,7 @@ from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
 _FORMAT_1 = bytes((FORMAT_1,))
 
 _COLLECTED_AT_ONCE = 4096
-"""How many events of a segment are gathered before they are collected: a key may have more than memory holds."""
+"""The number of a segment's events that are collected at once: a key may have more events than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class GroupByPlan:
         return self._keys.encode(key)
 
     def encode_many_keys(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Give the bytes of many keys, as `encode_key` gives each.
+        """Return the bytes of many keys, each as from `encode_key`.
 
         Raises:
             DataError: as `encode_key`.
@@ -263,9 +262,8 @@ class GroupByPlan:
         """Return the batch IR of one key.
 
         Args:
-            events: the time and the inputs of each event of the key, in any order. Those at or after
-                the batch end belong to the stream, and those before every window to no feature: both are
-                left out.
+            events: the time and the inputs of each event of the key, in any order. Those at or after the batch end
+                belong to the stream, and those before every window to no feature. Both are left out.
             batch_end_ms: a full hour, and a multiple of the smallest tile.
 
         Raises:
@@ -349,25 +347,23 @@ class GroupByPlan:
     ) -> dict[str, Any]:
         """Return every feature of one key as of a time, in declared order; no data is None, for counts too.
 
-        A feature whose cell is missing in a tile is left out of the answer. A tile cannot tell which of its
-        events came before a moment inside it, so a tile that starts before the query counts whole. At the start
-        of a tile the answer is therefore exact. Inside one it is exact too for a query about now (no later event
-        exists yet), but a query about the past also sees the events from it up to the tile's end.
+        A feature whose cell is missing in a tile is left out of the answer. A tile cannot tell which of its events
+        came before a moment inside it, so a tile that starts before the query counts whole. So the answer is exact
+        at the start of a tile. Inside a tile it is exact for a query about now, because no later event exists yet.
+        A query about the past also sees the later events of that tile.
 
-        More than two days after the batch end, the windows that `stale_features` names reach further
-        back than they should: to the last point that the batch can still tell apart.
+        More than two days after the batch end, the windows of `stale_features` reach further back than they should:
+        to the last point that the batch can still tell apart.
 
         Args:
             query_ms: the time of the query; at or after the batch end.
             batch_end_ms: the batch end being served.
             batch_ir: the batch IR of the key; None if the batch has none.
-            tiles: the key's tiles, of any layers and in any order; those outside of [batch end, query)
-                are left out.
+            tiles: the key's tiles, of any layers and in any order; those outside of [batch end, query) are left out.
 
         Raises:
             OptionError: the query is before the batch end, or the batch end is not a full hour.
-            DataError: the batch IR is of another batch end, or tiles overlap or reach across the start
-                of a window.
+            DataError: the batch IR is of another batch end, or tiles overlap or reach across the start of a window.
         """
         self._check_query(query_ms, batch_end_ms, batch_ir)
         timeline = self.timeline(batch_end_ms)

@@ -1,22 +1,21 @@
 """The bytes of batch rows, tiles and finished values in the KV store (format 2).
 
 Every value has a checksum under its key (`value_header`). Its body begins with the *form* in which it was written,
-and goes on in MessagePack:
+followed by MessagePack:
 
 - a batch row: the first four bytes of the batch form; then its end, its segments, a column for each cell;
 - a tile: the generation (4 bytes), the number of its cells (1 byte), their ids (4 bytes each); then its
   start, its size, whether it is complete, its version, its cells;
 - a row of values: the CRC-32 of their names and types (4 bytes); then the batch end and the values.
 
-A tile names its cells, so a GroupBy may get further ones while the stream goes on. From a tile with fewer or
-more cells a reader takes those it knows; cells that the tile lacks are `UNKNOWN`. A batch is written anew
-every day, so a batch row names the whole form, and a reader accepts no other form.
+A tile names its cells, so a GroupBy may get further cells while the stream goes on. From a tile with fewer or more
+cells a reader takes those it knows; cells that the tile lacks are `UNKNOWN`. A batch is written anew every day, so a
+batch row names the whole form, and a reader accepts no other form.
 
-A cell id is the CRC-32 of the cell's name. If two cells of one plan have equal ids, making the plan raises an
-error.
+A cell id is the CRC-32 of the cell's name. If two cells of one plan have equal ids, making the plan raises an error.
 
-Equal values give equal bytes. A format version is never changed once written anywhere: a new layout
-gets a new number, and the golden files of the old ones stay.
+Equal values give equal bytes. A format version is never changed once written anywhere: a new layout gets a new number,
+and the golden files of the old ones stay.
 """
 
 import zlib

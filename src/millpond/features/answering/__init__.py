@@ -1,9 +1,9 @@
-"""How a fetcher answers quickly: what a plan's `finish` does, compiled for a set of features.
+"""Fast answers for a fetcher: what a plan's `finish` does, compiled for a set of features.
 
-`layout` says which windows and cells a set of features reads. `finisher` makes one function of them, in
-which every merge and every position is written out. `tile_decoder` and `batch_decoder` read
-stored values with no more work than an answer needs; `tile_columns` reads the tiles of many keys at once.
-The plan's own `finish`, `decode_tile` and `decode_batch` are the plain forms, and the tests compare.
+`layout` says which windows and cells a set of features reads. `finisher` compiles one function for them, in which every
+merge and every position is written out. `tile_decoder` and `batch_decoder` decode stored values with no more work than
+an answer needs. `tile_columns` decodes the tiles of many keys at once. The plan's own `finish`, `decode_tile` and
+`decode_batch` are the plain forms, and tests compare the two.
 """
 
 from millpond.features.answering.batch_decoder import BatchDecoder, StoredBatch

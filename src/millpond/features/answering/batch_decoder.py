@@ -1,8 +1,10 @@
-"""Stored batch rows as a fetcher reads them: only the cells that a query needs are decoded.
+"""Decodes stored batch rows for a fetcher: only the cells that a query needs.
 
-A batch row has for each cell a column with an entry for each segment, hundreds of them. A scalar column
-holds suffixes, of which a window reads one. So the row is taken apart into columns of stored cells, by
-MessagePack and in C, and a cell is decoded when a window asks for it.
+Place on the data path: between the KV store and the finisher.
+
+A batch row has a column for each cell, with an entry for each segment, hundreds of them. A scalar column holds
+suffixes, and a window reads one of them. So MessagePack splits the row into columns of stored cells, in C, and a cell
+is decoded when a window asks for it.
 """
 
 from collections.abc import Sequence
@@ -20,13 +22,13 @@ _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch row taken apart; immutable.
+    """A batch row split into columns; immutable.
 
     Attributes:
-        batch_end_ms: where the batch ends.
+        batch_end_ms: the end of the batch, in milliseconds UTC.
         segments: the numbers of the segments that have events, ascending.
-        columns: for each cell of the plan one column, with an entry for each segment.
-        is_decoded: whether the columns hold cells, and not what is stored for them.
+        columns: a column for each cell of the plan, with an entry for each segment.
+        is_decoded: whether the columns hold cells, and not their stored form.
     """
 
     batch_end_ms: int
@@ -36,7 +38,7 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
 
 class BatchDecoder:
-    """Takes apart the batch rows of one plan.
+    """Splits the batch rows of one plan into columns.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))
@@ -54,7 +56,7 @@ class BatchDecoder:
         self._what = f"batch row of GroupBy {plan.name!r}"
 
     def decode(self, key: bytes, data: bytes) -> StoredBatch:
-        """Give the columns of a batch row.
+        """Return the columns of a batch row.
 
         Raises:
             CorruptionError: the bytes are torn or altered, of another key, format or definition.

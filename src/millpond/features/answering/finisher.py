@@ -1,12 +1,12 @@
-"""The end of an answer, written out for a set of features and compiled.
+"""The last step of an answer, generated as source for a set of features and compiled.
 
-A fetcher has, for each window, the cells of its closed part (the *base*) and the IR of what is still
-open (the *tail*). What is left is one merge for each cell and one call for each feature. Through loops
-that costs as much again in looking up positions, so it is written as source, once for each set of
-features: additions in place of calls where a merge is one, a cell that two features share merged once, and
-the ends of counts, sums and averages in place of calls too.
+Place on the data path: in a fetcher, after stored values were decoded. For each window a fetcher has the cells of the
+closed part (the *base*) and the IR of the open part (the *tail*). What remains is one merge for each cell and one call
+for each feature. In loops, looking up the positions would double that cost. So the source is generated once for each
+set of features. Additions replace calls where a merge is an addition. A cell that two features share is merged once.
+The final computations of counts, sums and averages are written out too.
 
-Cells that are not known need looking at, so they take the plain way, feature by feature.
+Unknown cells need a check, so answers with unknown cells are computed feature by feature, without generated source.
 """
 
 import operator
@@ -30,10 +30,10 @@ from millpond.features.cells.stored_values import as_is
 from millpond.features.partial_ir import UNKNOWN
 
 Finisher = Callable[[Sequence[Projection], Sequence[Ir]], dict[str, Any]]
-"""Takes the base and the tail of each window of a layout, and gives the features that are known."""
+"""Takes the base and the tail of each window of a layout, and returns the features that are known."""
 
 ColumnFinisher = Callable[[Sequence[Sequence[Projection]], Sequence[Sequence[Cell]]], list[dict[str, Any]]]
-"""Takes for each key the base of each window, and for each cell the column of the tails, and gives the features."""
+"""Takes the base of each window for each key, and the column of the tails for each cell, and returns the features."""
 
 _WRITTEN_OUT: dict[Callable[..., Any], str] = {
     as_is: "{0}",
@@ -43,7 +43,7 @@ _WRITTEN_OUT: dict[Callable[..., Any], str] = {
     finished_fraction_sum: "from_fixed_point({0}) if {1} > 0 else None",
     finished_fraction_average: "from_fixed_point({0}, {1}) if {1} > 0 else None",
 }
-"""What these ends say, of the variables that hold their cells."""
+"""The expression of each final computation; the placeholders are the variables of its cells."""
 
 _QUICKLY_WRITTEN_OUT = _WRITTEN_OUT | {
     end: f"(({{0}} >> {LOW}) / {count} * low_unit if not {{0}} & low_bits else {call}) if {{1}} > 0 else None"
@@ -52,20 +52,22 @@ _QUICKLY_WRITTEN_OUT = _WRITTEN_OUT | {
         (finished_fraction_average, "{1}", "from_fixed_point({0}, {1})"),
     )
 }
-"""The same, with `from_fixed_point` written out for numbers without low bits; raises OverflowError for huge ones."""
+"""The same, with `from_fixed_point` written out for numbers without low bits. It raises OverflowError for huge
+numbers.
+"""
 
 
 class Finishers:
-    """The end of an answer: `compiled` where every cell is known, `careful` for any.
+    """The last step of an answer: `compiled` requires that every cell is known, `careful` works for any.
 
-    `compiled_columns` does as `compiled` for many keys, whose windows each hold the whole of their tail. It takes for
-    each key the base of each window, and for each cell of the plan one column of all tails.
+    `compiled_columns` does the same as `compiled` for many keys, each of whose windows holds its whole tail. It takes
+    for each key the base of each window, and for each cell of the plan one column of all tails.
 
     Args:
-        layout: how bases lie.
-        features: the names of the features wanted, all of which the layout reads, in the order of the answer.
-        names: what the answer of `compiled` calls them; None for their own names.
-        on_bound: called for each value of an answer that is only a bound; None for nothing.
+        layout: the order of windows and cells in the bases.
+        features: the names of the wanted features, in the order of the answer; the layout reads all of them.
+        names: their names in a compiled answer; None for their own names.
+        on_bound: called for each value of an answer that is only a bound; None to ignore bounds.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> counts = (Aggregation("count", windows=("1h", "1d")),)
@@ -97,7 +99,7 @@ class Finishers:
         self.compiled_columns: ColumnFinisher = self._compile(columns=True)
 
     def careful(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> dict[str, Any]:
-        """Give the features whose cells are all known."""
+        """Return the features whose cells are all known."""
         layout = self._layout
         totals = [
             dict(
@@ -119,7 +121,7 @@ class Finishers:
         return answer
 
     def limits_met(self, bases: Sequence[Projection], tails: Sequence[Ir]) -> tuple[str, ...]:
-        """Name the features whose value is only a bound, because a key has more values than are kept."""
+        """Return the names of the features whose value is only a bound, because a key has more values than are kept."""
         layout = self._layout
         met = []
         for place, feature, name in self._features:
@@ -166,7 +168,7 @@ class Finishers:
         return names["finish"]
 
     def _merged_cells(self, names: dict[str, Any], *, columns: bool) -> tuple[list[str], dict[tuple[int, int], str]]:
-        """Write out the merges; give for each window and cell of a feature the variable that holds it."""
+        """Return the source of the merges, and for each window and cell of a feature the variable that holds it."""
         lines: list[str] = []
         cells_of: dict[tuple[int, int], str] = {}
         for place, window in enumerate(self._layout.windows):

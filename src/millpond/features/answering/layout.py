@@ -1,8 +1,10 @@
-"""Which windows and cells a set of features reads.
+"""A layout: the windows and cells that a set of features reads.
 
-A `Layout` has one place for each window that a feature asks for, shortest first, and in it one place for
-each cell that the window's features read. What a fetcher keeps of a key (the closed part of each window)
-lies in this order, so that nothing is kept or merged that no feature reads.
+Place on the data path: in a fetcher, prepared once for a set of features and read by each request.
+
+A `Layout` has one place for each window that a feature needs, shortest first, and in it one place for each cell that
+the window's features read. What a fetcher keeps of a key (the closed part of each window) has this order. So nothing is
+kept or merged that no feature reads.
 """
 
 from collections.abc import Collection
@@ -29,7 +31,7 @@ class LayoutWindow:
 
     @property
     def hop_ms(self) -> int | None:
-        """The step of its start; None for all time."""
+        """The step by which its start moves, in milliseconds; None for all time."""
         return None if self.window_ms is None else hop_ms(self.window_ms)
 
 
@@ -38,7 +40,7 @@ class Layout:
 
     Args:
         plan: the plan of the GroupBy.
-        features: their names; None takes all.
+        features: the names of the features; None for all.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> counts = (Aggregation("count", windows=("1h", "1d")), Aggregation("max", "delay", windows=("1d",)))
@@ -76,11 +78,11 @@ class Layout:
         self.suffixes = tuple(tuple(cells[position].suffix for position in window.positions) for window in windows)
 
     def project(self, window: int, ir: Ir) -> Projection:
-        """Give the cells of one window out of an IR."""
+        """Return the cells of one window from an IR."""
         return tuple([ir[position] for position in self.windows[window].positions])
 
     def merge(self, window: int, left: Projection, right: Projection) -> Projection:
-        """Give the cells of the events of both, of one window."""
+        """Return the cells of one window for the events of both."""
         return tuple(
             [
                 UNKNOWN if one is UNKNOWN or other is UNKNOWN else merge(one, other)
@@ -89,7 +91,7 @@ class Layout:
         )
 
     def merge_all(self, window: int, parts: list[Projection]) -> Projection:
-        """Give the cells of the events of all parts of one window; of none, the cells of no events."""
+        """Return the cells of one window for the events of all parts; without parts, the cells of no events."""
         if not parts:
             return self.empties[window]
         if len(parts) == 1:

@@ -1,7 +1,7 @@
-"""The merge of two IRs, written out for a plan and compiled.
+"""The merge of two IRs, generated as source for a plan and compiled.
 
-The tail of a key is often two tiles: one that is not closed yet, and the present one. Through the loop of
-the plan's `merge` their merge costs as much as decoding one of them.
+The tail of a key is often two tiles: the present one, and one that is not closed yet. Merged by the loop of the plan's
+`merge`, they cost as much as decoding one of them.
 """
 
 import operator
@@ -13,7 +13,7 @@ from millpond.features.plan import GroupByPlan
 
 
 def pair_merger(plan: GroupByPlan) -> Callable[[Ir, Ir], Ir]:
-    """Give what merges two IRs of a plan, of which every cell is known; equal to `merge`.
+    """Return a function that merges two IRs of a plan, all of whose cells are known; its results equal `merge`.
 
     >>> from millpond.features import Aggregation, Field, GroupBy, compile_group_by
     >>> plan = compile_group_by(GroupBy("route", (Field("origin", "string"),), (), (Aggregation("count"),)))

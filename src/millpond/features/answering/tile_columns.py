@@ -1,11 +1,10 @@
-"""The tiles of many keys, decoded and merged by columns.
+"""Decodes and merges the tiles of many keys by columns.
 
-Place on the data path: the tails of one call of `fetch_many`. `TileDecoder` makes an object of each tile. Of a
-hundred tiles only the cells are wanted, so here there is one column for each cell, and what goes over a column
-is a loop in C.
+Place on the data path: the tails of one call of `fetch_many`. `TileDecoder` makes an object of each tile. For a hundred
+tiles only the cells are needed, so here each cell has one column, and work on a column is a loop in C.
 
-Invariant: equal to `TileDecoder` and `merge`, tile by tile. Tiles of another form, and those that do not
-decode, are left to them.
+Invariant: results equal those of `TileDecoder` and `merge`, tile by tile. If a tile has another form or does not
+decode, `decode` returns None and the caller uses `TileDecoder`.
 """
 
 import struct
@@ -29,7 +28,7 @@ _NUMBERS = 4
 _header = HEADER.unpack_from
 _body = itemgetter(slice(HEADER.size, None))
 _ARRAY = struct.Struct(">BI")
-"""What an array of MessagePack begins with: its mark and its length."""
+"""The header of a MessagePack array: its first byte and its length."""
 
 _ARRAY_MARK = 0xDD
 _crc32 = zlib.crc32
@@ -40,7 +39,7 @@ Column = Sequence[Cell]
 
 
 class TileColumns(msgspec.Struct, frozen=True, gc=False):
-    """Some tiles, each in the same place of every column; `cells` has a column for each cell of the plan."""
+    """Some tiles, each at the same position in every column; `cells` has a column for each cell of the plan."""
 
     start_ms: Sequence[int]
     size_ms: Sequence[int]
@@ -75,12 +74,12 @@ class TileColumnDecoder:
         self._merges = tuple(cell.merge for cell in cells)
 
     def decode(self, keys: Sequence[bytes], counts: Sequence[int], stored: Sequence[bytes]) -> TileColumns | None:
-        """Give the tiles that bytes hold; None if one of them is left to `TileDecoder`.
+        """Return the tiles that bytes hold; None if one of them needs `TileDecoder`.
 
         Args:
-            keys: whose tiles they are.
-            counts: how many each key has.
-            stored: the bytes of each tile, those of a key one behind the other.
+            keys: the keys of the tiles.
+            counts: the number of tiles of each key.
+            stored: the bytes of all tiles, those of a key one after the other.
         """
         count = len(stored)
         if not count:
@@ -93,7 +92,7 @@ class TileColumnDecoder:
                 or list(map(self._head_of, stored)).count(self._head) < count
             ):
                 return None
-            # As one MessagePack array: one call decodes all.
+            # Joined to one MessagePack array, all tiles are decoded in one call.
             rows = _unpack(b"".join([_ARRAY.pack(_ARRAY_MARK, count), *map(self._cells_of, stored)]))
             if len(rows) < count or set(map(len, rows)) != {_NUMBERS + len(self._empties)}:
                 return None
@@ -106,11 +105,11 @@ class TileColumnDecoder:
         return TileColumns(start_ms, size_ms, complete, columns)
 
     def merged(self, cells: Sequence[Column], counts: Sequence[int]) -> list[Column]:
-        """Give the cells of each key: those of its tiles merged, and of no tiles the empty ones.
+        """Return the cells of each key: those of its tiles merged; for a key without tiles, the cells of no events.
 
         Args:
-            cells: of the tiles, those of a key one behind the other.
-            counts: how many of the tiles each key has.
+            cells: the columns of the tiles, those of a key one after the other.
+            counts: the number of tiles of each key.
         """
         most = max(counts)
         if min(counts) == most:
@@ -132,7 +131,7 @@ class TileColumnDecoder:
         ]
 
     def _merged_evenly(self, place: int, columns: Sequence[Column], keys: int) -> Column:
-        """Merge one cell of the first tiles of all keys, with that of the second, and so on."""
+        """Merge one cell of the first tiles of all keys with that of their second tiles, and so on."""
         if not columns:
             return (self._empties[place],) * keys
         merged = columns[0]
@@ -142,7 +141,7 @@ class TileColumnDecoder:
 
 
 def _column_decoder(cell: CellOperation) -> Callable[[Column], Column]:
-    """Give what decodes a column of stored cells; whole numbers of 64 bits are stored as they are."""
+    """Return the function that decodes a column of stored cells. Whole numbers of 64 bits are stored as they are."""
     decode = cell.decode
     if cell.decode_all is not None:
         return cell.decode_all

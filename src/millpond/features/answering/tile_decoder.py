@@ -1,8 +1,8 @@
-"""Stored tiles as a fetcher reads them, in one function.
+"""Decodes stored tiles for a fetcher, in one generated function.
 
-Almost every tile is of the plan's own cells and format, so its bytes begin with a known head, and only
-cells that are not stored as they are need decoding. What the checksum vouches for is not checked again.
-Any other tile, and any fault, goes through the plan, which says what is wrong.
+Place on the data path: between the KV store and the finisher. Almost every tile has the plan's own cells and format.
+Then its bytes begin with a known head, and only cells with a stored form of their own need decoding. What the checksum
+guarantees is not checked again. The plan's `decode_tile` handles any other tile and any fault, and says what is wrong.
 """
 
 import struct
@@ -33,7 +33,7 @@ class TileDecoder:
     __slots__ = ("decode",)
 
     decode: Callable[[bytes, bytes], Tile]
-    """Takes a key and the bytes, and gives the tile; cells that it lacks are `UNKNOWN`.
+    """Takes a key and the bytes, and returns the tile; cells that it lacks are `UNKNOWN`.
 
     Raises:
         CorruptionError: the bytes are torn or altered, of another key, format or generation.
@@ -44,13 +44,13 @@ class TileDecoder:
 
 
 def tile_head(plan: GroupByPlan) -> bytes:
-    """Give what the body of every tile of a plan's own cells begins with."""
+    """Return the bytes with which the body of every tile of a plan's own cells begins."""
     cells = plan.tile_cells.cells
     return bytes.fromhex(plan.generation) + bytes((len(cells),)) + b"".join(cell_id(cell.id) for cell in cells)
 
 
 def _compiled(plan: GroupByPlan) -> Callable[[bytes, bytes], Tile]:
-    """Write out the decoding, with the place of each cell."""
+    """Generate and compile the decoder, with the position of each cell written out."""
     cells = plan.tile_cells.cells
     head = tile_head(plan)
     names: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Backfill: the hop table of a GroupBy brought up to an end, without an upload.
+"""Backfill: brings the hop table of a GroupBy up to an end, without an upload.
 
-Place on the data path: before the batch upload, which goes on from the same table.
+Place on the data path: before the batch upload, which continues from the same table.
 """
 
 import os
@@ -31,18 +31,18 @@ def backfill(
     tables: Tables | None = None,
     spark: SparkSession | None = None,
 ) -> HopManifest:
-    """Collect days into the hop table that `upload` goes on from.
+    """Collect days into the hop table that `upload` continues from.
 
-    A table that is not there yet is built from all events before the end. After that, only days that are new, or
-    whose events have changed, are read into it. Days that the table cannot tell apart any more (older than every
-    window, and than three days) have it built anew.
+    A table that does not exist is built from all events before the end. After that, only days that are new, or whose
+    events have changed, are read. If the table has merged the first of the days into the time before (it is older than
+    every window, and than three days), the table is built anew.
 
     Args:
-        group_by: what to collect; all its sources are of events.
-        days: where the days begin and end, in milliseconds since the epoch, UTC; the end is not included, and is
-            a full hour. A table that reaches further stays as long as it is.
-        folder: of the table; driver and executors see it under one path.
-        tables: DataFrames by the names of the tables that they are taken for.
+        group_by: what to collect; all its sources are event sources.
+        days: where the days begin and end, in milliseconds since the epoch, UTC. The end is a full hour and is not
+            included. A table that reaches further keeps its end.
+        folder: the folder of the table; driver and executors see it under one path.
+        tables: DataFrames that replace the tables of these names.
         spark: reads the sources; the active session if None.
 
     Raises:

@@ -1,16 +1,16 @@
-"""What an upload writes of each key: sorted rows of a partition in, rows for the KV store out.
+"""What an upload writes for each key: takes the sorted rows of a partition, and yields rows for the KV store.
 
-Place on the data path: inside the tasks of the batch upload, after rows met by key.
+Place on the data path: inside the tasks of the batch upload, after the shuffle by key.
 
-Three kinds of GroupBys, three kinds of rows:
+There are three kinds of rows, for three kinds of GroupBys:
 
 - temporal: the cells of the batch's timeline;
 - snapshot: the finished values as of the batch end;
-- without aggregations: the inputs of the latest row before the batch end. Of rows of one time the one
-  with the least bytes counts, so that their order does not matter.
+- without aggregations: the inputs of the latest row before the batch end. Of several rows with that time, the one
+  whose bytes sort first counts, so their order does not matter.
 
-Rows are collected some hundred thousand at a time, by key and segment, in array operations. A key whose
-rows go on in the next lot is finished there.
+Rows are collected some hundred thousand at a time, by key and segment, in array operations. A key whose rows continue
+in the next lot is finished there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ from millpond.spark.features.tile_combine import input_values
 from millpond.spark.shuffle.arrow_lots import lots
 
 RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
-"""Gives a key's row of a batch, from the key, its segments (ascending) and a column of their cells for each cell."""
+"""Returns a key's row of a batch, from the key, its segments (ascending) and their cells, by cell of the plan."""
 
 
 @dataclass
 class RowCounts:
-    """What of a partition's rows belonged nowhere."""
+    """The number of a partition's rows, and of those that belong to no key or have no time."""
 
     events: int = 0
     without_key: int = 0
@@ -44,13 +44,13 @@ class RowCounts:
 def batch_rows_of_keys(
     plan: GroupByPlan, batch_end_ms: int, batches: Iterable[pa.RecordBatch], counts: RowCounts
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Give key and value of each row of a batch.
+    """Yield key and value of each row of a batch.
 
     Args:
-        plan: of the GroupBy.
-        batch_end_ms: no row is at or after it.
+        plan: the plan of the GroupBy.
+        batch_end_ms: the batch end; every row is before it.
         batches: the columns of `plan_columns`, sorted by key.
-        counts: where rows without key or time are counted.
+        counts: counts the rows, and those without key or time.
 
     Raises:
         DataError: a value cannot be aggregated, or a key is not as declared.
@@ -63,7 +63,7 @@ def batch_rows_of_keys(
 def _lots_of_groups(
     plan: GroupByPlan, batch_end_ms: int, batches: Iterable[pa.RecordBatch], counts: RowCounts
 ) -> Iterator[KeyGroups]:
-    """Collect a partition's rows by key and segment, lot by lot; those that no window can hold are left out."""
+    """Collect a partition's rows by key and segment, lot by lot. Rows that no window can hold are left out."""
     for table in lots(batches):
         kept = kept_rows(plan, table, counts)
         segments = segments_of(plan, batch_end_ms, times_of(kept))
@@ -76,7 +76,7 @@ def _lots_of_groups(
 def _rows_of_groups(
     plan: GroupByPlan, batch_end_ms: int, lots_of_groups: Iterable[KeyGroups]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Give the rows of lots of which each goes on where the one before ended, maybe within a key."""
+    """Yield the rows of consecutive lots; a lot may end within a key and the next lot continues it."""
     encode = row_encoder(plan, batch_end_ms)
     open_key: bytes | None = None
     open_irs: dict[int, Ir] = {}
@@ -103,7 +103,7 @@ def _ordered(irs: Mapping[int, Ir]) -> tuple[list[int], list[Sequence[Cell]]]:
 
 
 def row_encoder(plan: GroupByPlan, batch_end_ms: int) -> RowEncoder:
-    """Give the function that makes a key's row of a batch from the cells of its segments."""
+    """Return the function that makes a key's row of a batch from the cells of its segments."""
     if plan.group_by.accuracy == "temporal":
         return lambda key, segments, columns: plan.encode_batch(
             key, plan.batch_of_columns(segments, columns, batch_end_ms)
@@ -118,7 +118,7 @@ def row_encoder(plan: GroupByPlan, batch_end_ms: int) -> RowEncoder:
 
 
 def segments_of(plan: GroupByPlan, batch_end_ms: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Give the segment of each time, -1 where no window can hold it."""
+    """Return the segment of each time; -1 if no window can hold it."""
     cuts = np.asarray(plan.timeline(batch_end_ms).cuts_ms, np.int64)
     segments: npt.NDArray[np.int64] = np.searchsorted(cuts, times - batch_end_ms, side="right").astype(np.int64)
     if plan.segment_of(batch_end_ms - (1 << 60), batch_end_ms) is None:
@@ -152,11 +152,11 @@ def _latest_rows(
 
 
 _HEADER_BYTES = 5
-"""The header before a stored value's bytes: version and checksum."""
+"""The size of a stored value's header: version and checksum."""
 
 
 def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
-    """Give the rows that have a key and a time, and count the others."""
+    """Return the rows that have a key and a time, and count the others."""
     import pyarrow.compute as pc
 
     timed = table[TIME].is_valid()
@@ -171,6 +171,6 @@ def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table
 
 
 def times_of(table: pa.Table) -> npt.NDArray[np.int64]:
-    """Give the time of each row, none of them null."""
+    """Return the time of each row, none of them null."""
     times: npt.NDArray[np.int64] = table[TIME].to_numpy()
     return times

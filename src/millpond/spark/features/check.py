@@ -1,17 +1,17 @@
-"""The check: answers that a fetcher gave and logged, against the training set at the same times.
+"""The check: compares answers that a fetcher gave and logged with the training set at the same times.
 
-Place on the data path: after serving. It tells whether a model is served what it was trained on.
+Place on the data path: after serving. It shows whether a model is served what it was trained on.
 
 Each feature of each answer falls into one class:
 
-- ``equal``: to the bit;
-- ``arrived later``: it differs, and is equal once events count only from their arrival on. The fetcher
-  could not know them. Told apart only where a source has an arrival time;
-- ``different``: otherwise. This is a fault, or a source that was changed after the answer;
-- ``unavailable``: the fetcher said that it did not know, so there is nothing to compare.
+- ``equal``: equal to the bit;
+- ``arrived later``: it differs, but is equal if events count only from their arrival on. The fetcher could not know
+  the later events. Only sources with an arrival time have this class;
+- ``different``: it differs otherwise. This is a fault, or a source that was changed after the answer;
+- ``unavailable``: the fetcher reported the feature as unknown, so there is nothing to compare.
 
-Sketches may differ within their bound, since they were merged in another order; they are marked, and so are
-derivations that read them.
+Sketches may differ within their bound, since they were merged in another order. They are marked as not exact, and so
+are derivations that read them.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,12 +41,12 @@ class Example:
     """One answer of one feature.
 
     Args:
-        feature: its name.
-        kind: its class.
+        feature: the name of the feature.
+        kind: the class of the answer.
         question: the keys and context fields, as JSON.
-        time_ms: when it was asked for.
-        logged: what the fetcher gave, as JSON.
-        computed: what the training set says, as JSON.
+        time_ms: the query time.
+        logged: the fetcher's value, as JSON.
+        computed: the training set's value, as JSON.
     """
 
     feature: str
@@ -59,15 +59,15 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class FeatureCheck:
-    """How many answers of a feature fall into each class.
+    """The number of answers of a feature in each class.
 
     Args:
-        exact: whether the feature is equal to the bit however it was computed; sketches, and what is derived from
-            them, are not.
-        equal: as the training set says.
-        arrived_later: differing because of events that arrived after the answer.
-        different: differing otherwise.
-        unavailable: not known when the answer was given.
+        exact: whether every way to compute the feature gives the same bits. Sketches, and what is derived from them,
+            are not exact.
+        equal: answers equal to the training set.
+        arrived_later: answers that differ because of events that arrived after the answer.
+        different: answers that differ otherwise.
+        unavailable: answers that were not known when they were given.
     """
 
     exact: bool
@@ -79,14 +79,14 @@ class FeatureCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What the check found.
+    """The result of the check.
 
     Args:
-        answers: how many logged answers were compared.
+        answers: the number of logged answers compared.
         features: the counts of each feature.
         examples: a few answers of each feature and class.
-        rows: every answer of every feature with its class, in the columns of `Example`. Computed again
-            when it is read.
+        rows: every answer of every feature with its class, in the columns of `Example`. They are computed again
+            when they are read.
     """
 
     answers: int
@@ -111,14 +111,14 @@ def check(
     """Compare logged answers with the training set at the same times.
 
     Args:
-        logged: the fetcher's log; rows of other targets are left out.
+        logged: the fetcher's log; rows of other targets are ignored.
         target: the Join or GroupBy that was asked.
         tables: as for `training_set`.
         snapshots_end_ms: as for `training_set`.
-        examples: how many answers of each feature and class are shown.
+        examples: the number of example answers for each feature and class.
 
     Raises:
-        DataError: the log lacks a column of the target, or a source does not fit.
+        DataError: the log lacks a column of the target, or a source lacks a column or has one of a wrong type.
 
     Example::
 
@@ -152,7 +152,7 @@ def check(
 
 
 def _asked(logged: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFrame:
-    """Give the logged answers as queries: keys, context and time, and all features packed into one column."""
+    """Return the logged answers as queries: keys, context, time, and all features packed into one column."""
     answers = answers_of(logged, join)
     names = [*(field.name for field in (*join.keys, *join.context)), TIME, UNAVAILABLE]
     features = F.struct(*(F.col(quoted(name)) for name in types)).alias(_LOGGED)
@@ -164,7 +164,7 @@ def _first_class(name: str, equal: Column) -> Column:
 
 
 def _second_class(name: str, equal: Column) -> Column:
-    """Tell of a feature that differed whether late events are why."""
+    """Return the class of a feature that may have differed because of late events."""
     former = F.col(_CLASSES).getField(name)
     return F.when((former == DIFFERENT) & equal, ARRIVED_LATER).otherwise(former)
 
@@ -175,7 +175,7 @@ def _equal(name: str, type_: DataType) -> Column:
 
 
 def _comparable(value: Column, type_: DataType) -> Column:
-    """Give a value as Spark can compare it: maps as their sorted entries."""
+    """Return a value in a form that Spark can compare: maps become their sorted entries."""
     if type_.element is None:
         return value
     element = type_.element
@@ -210,7 +210,7 @@ def _result(found: DataFrame, join: Join, types: Mapping[str, DataType], example
 
 
 def _long(found: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFrame:
-    """Give one row for each feature of each answer."""
+    """Return one row for each feature of each answer."""
     question = F.to_json(F.struct(*(F.col(quoted(field.name)) for field in (*join.keys, *join.context))))
 
     def text(column: Column, name: str) -> Column:
@@ -244,7 +244,7 @@ def _example(row: Any) -> Example:
 
 
 def _exact_features(join: Join) -> dict[str, bool]:
-    """Tell of each feature whether it is exact; a derivation is if all that it reads is."""
+    """Return for each feature whether it is exact. A derivation is exact if all that it reads is."""
     exact: dict[str, bool] = {}
     for part in join.parts:
         group_by = part.group_by

@@ -1,9 +1,9 @@
 """The columns of a GroupBy in a DataFrame: checked by name and type, and brought into the plan's order.
 
-Whatever computes features on Spark begins here, before anything is written. A column that fits exactly
-or widens without loss is taken (int for long, float for double, a shorter decimal for a longer one), and
-whole numbers for double; any other is refused with the conversion to write. Keys lose the sign of their
-zeros here, as they do in the encoded key, so that rows that share a key also share a partition.
+Every computation of features on Spark begins here, before anything is written. A column is accepted if its type is
+equal or widens without loss (int to long, float to double, a shorter decimal to a longer one). Whole numbers are
+accepted for double too. Any other type is refused, with the conversion to write. Zeros in keys lose their sign here, as
+in the encoded key, so that rows with equal keys share a partition.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from millpond.features import Field, GroupBy
 from millpond.features.types import DataType, parse_type
 
 TIME = "time_ms"
-"""The name under which `plan_columns` gives the time."""
+"""The name of the time column that `plan_columns` returns."""
 
 _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _ACCEPTED = {
@@ -35,16 +35,15 @@ _TIME_HINT = "times are milliseconds since the epoch, UTC: use unix_millis(colum
 
 
 def plan_columns(rows: DataFrame, group_by: GroupBy, time_column: str, whose: str | None = None) -> list[Column]:
-    """Give the keys, the time and the inputs of a GroupBy as columns of ``rows``, in this order.
+    """Return the keys, the time and the inputs of a GroupBy as columns of ``rows``, in this order.
 
-    They are named ``key_0``, …, ``time_ms``, ``input_0``, …, so that no two can meet: a column may be
-    both a key and an input.
+    They are named ``key_0``, …, ``time_ms``, ``input_0``, …, so that a column may be both a key and an input.
 
     Args:
         rows: a DataFrame with these columns.
-        group_by: what they are for.
+        group_by: the GroupBy that they are for.
         time_column: the event time, a column of milliseconds since the epoch, UTC.
-        whose: what errors name; the GroupBy if None.
+        whose: the name in errors; the GroupBy if None.
 
     Raises:
         DataError: a column is missing or of another type.
@@ -64,17 +63,17 @@ def plan_columns(rows: DataFrame, group_by: GroupBy, time_column: str, whose: st
 
 
 def key_names(group_by: GroupBy) -> list[str]:
-    """Give the names under which `plan_columns` gives the keys."""
+    """Return the names of the key columns that `plan_columns` returns."""
     return [f"key_{n}" for n in range(len(group_by.keys))]
 
 
 def input_names(group_by: GroupBy) -> list[str]:
-    """Give the names under which `plan_columns` gives the inputs."""
+    """Return the names of the input columns that `plan_columns` returns."""
     return [f"input_{n}" for n in range(len(group_by.inputs))]
 
 
 def has_key(names: Sequence[str]) -> Column:
-    """Give the condition that no part of the key is null: a row with a null part belongs to no key."""
+    """Return the condition that no part of the key is null. A row with a null part belongs to no key."""
     condition = F.lit(True)
     for name in names:
         condition &= F.col(name).isNotNull()
@@ -82,13 +81,13 @@ def has_key(names: Sequence[str]) -> Column:
 
 
 def checked_column(rows: DataFrame, field: Field, what: str, whose: str, hint: str | None = None) -> Column:
-    """Give the column of a field, of the field's type.
+    """Return the column of a field, cast to the field's type.
 
     Args:
         rows: the DataFrame that has it.
         field: its name and type.
-        what: what errors call it, such as ``"key"``.
-        whose: what errors begin with, such as ``"GroupBy 'route'"``.
+        what: its name in errors, such as ``"key"``.
+        whose: the beginning of errors, such as ``"GroupBy 'route'"``.
         hint: how to mend a wrong type; a cast if None.
 
     Raises:
@@ -113,7 +112,7 @@ def checked_column(rows: DataFrame, field: Field, what: str, whose: str, hint: s
 
 
 def quoted(name: str) -> str:
-    """Give a column's name as Spark's expressions take any.
+    """Return a column's name quoted for Spark's expressions.
 
     >>> quoted("a.b")
     '`a.b`'

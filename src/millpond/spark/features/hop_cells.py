@@ -1,9 +1,9 @@
-"""Stored cells of many hops at once: decoded, merged and encoded by column.
+"""Stored cells of many hops: decoded, merged and encoded by column.
 
 Place on the data path: inside the tasks of a hop table, between its files and the rows of the batch.
 
-A stored cell is the MessagePack of what its operation encodes. The cells of a column lie one behind the other in one
-Arrow buffer, so behind the header of a MessagePack list they are one document, which is decoded in one call.
+A stored cell is the MessagePack of what its operation encodes. An Arrow buffer has the cells of a column one after the
+other. With the header of a MessagePack list before them they are one document, so one call decodes all of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,20 +24,20 @@ from millpond.features.plan import suffixes
 from millpond.features.value_header import DECODE_ERRORS, unreadable
 
 _LIST_OF_32_BITS = b"\xdd"
-"""How a MessagePack list begins whose length takes four bytes."""
+"""The first byte of a MessagePack list whose length takes four bytes (array 32)."""
 
 _BYTES_OF_16_BITS = 0xC5
-"""How MessagePack begins bytes whose length takes two bytes."""
+"""The first byte of MessagePack bytes whose length takes two bytes (bin 16)."""
 
 _MOST_OF_ONE_BYTE = 0x7F
-"""The largest whole number that MessagePack writes as itself."""
+"""The largest whole number that MessagePack writes as one byte."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def encode_cells(operation: CellOperation, cells: Sequence[Cell]) -> pa.Array:
-    r"""Give the stored form of cells.
+    r"""Return the stored form of cells.
 
     >>> from millpond.features.cells.counts_and_sums import count_cells
     >>> encode_cells(count_cells(None), [1, 300]).to_pylist()
@@ -47,15 +47,15 @@ def encode_cells(operation: CellOperation, cells: Sequence[Cell]) -> pa.Array:
 
 
 def packed_each(stored: Iterable[Any]) -> pa.Array:
-    """Give the MessagePack of each of some values, as cell operations encode them."""
+    """Return the MessagePack of each value; the values are what cell operations encode."""
     return pa.array(list(map(_encode, stored)), pa.binary())
 
 
 def decode_cells(operation: CellOperation, stored: pa.Array) -> list[Cell]:
-    """Give the cells of a stored column.
+    """Return the cells of a stored column.
 
     Raises:
-        CorruptionError: they are none of this operation.
+        CorruptionError: the bytes are not cells of this operation.
 
     >>> from millpond.features.cells.counts_and_sums import count_cells
     >>> count = count_cells(None)
@@ -86,14 +86,14 @@ def merged_column(operation: CellOperation, stored: pa.Array, order: npt.NDArray
 def packed_suffixes(
     operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any, bounds: Any
 ) -> list[bytes]:
-    """Merge the stored cells of each group, and give for each key its column of a batch row, as MessagePack.
+    """Merge the stored cells of each group, and return each key's column of a batch row, as MessagePack.
 
     Args:
-        operation: of the cells.
-        stored: one for each row.
-        order: the rows, those of a group together.
-        starts: where in the order each group begins.
-        bounds: where the groups of each key begin, and at last how many groups there are.
+        operation: the operation of the cells.
+        stored: the stored cell of each row.
+        order: the row numbers, with those of a group together.
+        starts: the position in ``order`` where each group begins.
+        bounds: the first group of each key, followed by the number of groups.
     """
     if (packed := _packed(operation, stored, order, starts, bounds)) is not None:
         return packed.runs(bounds)
@@ -108,14 +108,14 @@ def packed_suffixes(
 def _packed(
     operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any, bounds: Any = None
 ) -> PackedColumn | None:
-    """Merge the stored cells of each group by array operations; None for cells that have none.
+    """Merge the stored cells of each group by array operations; None for cells that have no such operation.
 
     Args:
-        operation: of the cells.
-        stored: one for each row.
-        order: the rows, those of a group together.
-        starts: where in the order each group begins.
-        bounds: of runs of groups, in which each cell becomes its suffix; None if it does not.
+        operation: the operation of the cells.
+        stored: the stored cell of each row.
+        order: the row numbers, with those of a group together.
+        starts: the position in ``order`` where each group begins.
+        bounds: the bounds of runs of groups in which each cell becomes its suffix; None to keep the cells.
     """
     if operation.kind == "count":
         counts = np.add.reduceat(_counts(operation, stored)[order], starts)
@@ -129,7 +129,7 @@ def _packed(
 
 
 def _counts(operation: CellOperation, stored: pa.Array) -> npt.NDArray[np.int64]:
-    """Give stored counts; those up to 127 are their own MessagePack."""
+    """Return stored counts as numbers. A count up to 127 is its own MessagePack."""
     _, offsets, data = stored.buffers()
     bounds = np.frombuffer(offsets, np.int32)
     begin, end = int(bounds[stored.offset]), int(bounds[stored.offset + len(stored)])
@@ -162,10 +162,10 @@ def merged_cells(operation: CellOperation, cells: list[Cell], order: npt.NDArray
     """Merge the cells of each group.
 
     Args:
-        operation: of the cells.
-        cells: one for each row.
-        order: the rows, those of a group together.
-        starts: where in the order each group begins.
+        operation: the operation of the cells.
+        cells: the cell of each row.
+        order: the row numbers, with those of a group together.
+        starts: the position in ``order`` where each group begins.
 
     >>> from millpond.features.cells.counts_and_sums import count_cells
     >>> merged_cells(count_cells(None), [1, 10, 100], np.array([2, 0, 1]), np.array([0, 2]))
@@ -187,7 +187,7 @@ def merged_cells(operation: CellOperation, cells: list[Cell], order: npt.NDArray
 
 
 def merged_stored(operation: CellOperation, stored: pa.Array, order: npt.NDArray[np.int64], starts: Any) -> pa.Array:
-    r"""Merge the stored cells of each group; those of groups of one row go on as they are.
+    r"""Merge the stored cells of each group. The cell of a group of one row is copied as it is.
 
     >>> from millpond.features.cells.counts_and_sums import count_cells
     >>> count = count_cells(None)

@@ -1,10 +1,10 @@
-"""The days of a history: how many events each has, and a checksum of them. By these, late events are found.
+"""The days of a history: the number of events of each day and their checksum. They reveal late events.
 
 Place on the data path: beside the hop table, which keeps both for each of its days.
 
-`count_days` is a Spark job. `WatchedDays` counts while another job reads the events anyway: those of each new day by
-itself, and those of all closed days together. If the closed days differ from what the table knows, which of them it
-is must be counted after all.
+`count_days` is a Spark job. `WatchedDays` counts while another job reads the events anyway. It counts the events of
+each new day separately, and those of all closed days together. If the closed days differ from what the table knows,
+`count_days` must find which of them differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ _HALF = (1 << _HALF_BITS) - 1
 
 
 class DayCount(NamedTuple):
-    """What some events are counted as.
+    """The count of some events.
 
     Args:
-        events: how many they are.
-        checksum: the sum of their hashes, whatever their order, as digits.
+        events: the number of events.
+        checksum: the sum of their hashes, as decimal digits; their order does not matter.
     """
 
     events: int
@@ -35,7 +35,7 @@ class DayCount(NamedTuple):
 
 
 def count_days(events: DataFrame) -> dict[int, DayCount]:
-    """Count the events of each day that has some, by the day's start."""
+    """Return the count of each day that has events, by the day's start."""
     counted = events.groupBy(_day().alias("day")).agg(
         F.count(F.lit(1)).alias("events"), F.sum(_hash_of(events).cast("decimal(20,0)")).alias("checksum")
     )
@@ -43,7 +43,10 @@ def count_days(events: DataFrame) -> dict[int, DayCount]:
 
 
 def in_days(days: Iterable[int]) -> Column:
-    """Give the condition that a time lies in one of some days; neighbouring days are one range, which files skip by."""
+    """Return the condition that a time lies in one of some days.
+
+    Neighbouring days become one range, by which readers can skip parts of files.
+    """
     ranges: list[tuple[int, int]] = []
     for day in sorted(days):
         if ranges and ranges[-1][1] == day:
@@ -60,8 +63,8 @@ class WatchedDays:
     """Counts the events of days while a job reads them.
 
     Args:
-        closed: what the table knows of each closed day; a closed day without events is not in it.
-        new_days: the days that are counted one by one. All other events that pass count as those of closed days.
+        closed: the count of each closed day in the table; a closed day without events is not in it.
+        new_days: the days that are counted one by one. All other events count as those of closed days.
     """
 
     def __init__(self, closed: Mapping[int, DayCount], new_days: Sequence[int]) -> None:
@@ -70,9 +73,9 @@ class WatchedDays:
         self._observation = Observation()
 
     def watch(self, events: DataFrame) -> DataFrame:
-        """Give the events of the new days; all events, none without a time, are counted as they pass."""
+        """Return the events of the new days. All events are counted as they are read; each must have a time."""
         hashed = _hash_of(events)
-        # Each half adds up in 64 bits, for up to two thousand million events.
+        # The sum of each half fits into 64 bits, for up to two thousand million events.
         halves = (F.shiftright(hashed, _HALF_BITS), hashed.bitwiseAND(F.lit(_HALF)))
         values = (F.lit(1).cast("long"), *halves)
         counted = [F.sum(value).alias(f"{_ALL} {number}") for number, value in enumerate(values)]
@@ -82,7 +85,10 @@ class WatchedDays:
         return events.observe(self._observation, *counted).where(_is_one_of(self._new_days))
 
     def new_days(self) -> dict[int, DayCount] | None:
-        """Give what each new day that has events was counted as, once the job is done; None if closed days differ."""
+        """Return the count of each new day that has events, once the job is done.
+
+        None if closed days differ from the table.
+        """
         found = self._observation.get
         counted = {day: self._sums(found, str(day)) for day in self._new_days}
         events, checksum = self._sums(found, _ALL)
@@ -103,10 +109,10 @@ def _day() -> Column:
 
 
 def _is_one_of(days: Iterable[int]) -> Column:
-    """Give the condition that a time lies in one of some days.
+    """Return the condition that a time lies in one of some days.
 
-    Generated code refers to a constant array, and has numbers in itself: with ranges, as `in_days` gives them, the
-    code of every further day would be compiled anew.
+    Spark's generated code refers to a constant array, but contains single numbers. With ranges, as in `in_days`, Spark
+    would compile new code for every further day.
     """
     return F.array_contains(F.array(*(F.lit(day).cast("long") for day in days)), _day())
 
@@ -116,6 +122,6 @@ def _hash_of(events: DataFrame) -> Column:
 
 
 def _hashable(events: DataFrame, field: T.StructField) -> Column:
-    """Give a column as Spark's hash takes it: a map as its entries in order."""
+    """Return a column in a form that Spark can hash: a map becomes its sorted entries."""
     column = events[field.name]
     return F.sort_array(F.map_entries(column)) if isinstance(field.dataType, T.MapType) else column

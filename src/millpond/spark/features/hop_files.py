@@ -1,11 +1,11 @@
-"""The files of a hop table: hops of one bucket of keys and one span of time, sorted by the hash of the key.
+"""The files of a hop table: each has the hops of one bucket of keys and one span of time, sorted by the key's hash.
 
 Place on the data path: inside the tasks of backfill and upload. A span is a day, or all time before the days. Files are
-read side by side, some keys at a time: each lot has all hops of its keys, so memory does not depend on how many keys
-a bucket has.
+read side by side, some keys at a time. Each lot has all hops of its keys, so memory does not depend on the number of
+keys in a bucket.
 
-The name of a file ends in the CRC-32 of its bytes, so that an altered one is refused. The checksums of Parquet cover
-the data of pages alone: a page whose header was altered may be passed over in silence.
+The name of a file ends in the CRC-32 of its bytes, so an altered file is refused. Parquet's own checksums cover only
+the data of pages: a page with an altered header may be skipped silently.
 """
 
 import re
@@ -22,7 +22,9 @@ from millpond.errors import CorruptionError
 from millpond.features.hops import BEFORE_MS
 
 KEY_HASH = "key_hash"
-"""The column by which files are sorted: Spark's 64-bit hash of the key. Keys of one hash lie side by side, unsorted."""
+"""The column by which files are sorted: Spark's 64-bit hash of the key. Keys with the same hash lie together,
+unsorted.
+"""
 
 _NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
 _CHECKSUM_DIGITS = 8
@@ -33,19 +35,19 @@ _ROWS_A_GROUP = 50_000
 
 
 def file_name(version: int, bucket: int, span_ms: int, checksum: int = 0) -> str:
-    """Give a name that no other attempt of a task writes; the checksum is 0 while the file is not whole."""
+    """Return a name that no other attempt of a task writes. The checksum is 0 while the file is unfinished."""
     span = "before" if span_ms == BEFORE_MS else span_ms
     return f"hops-{version:08}-{bucket:05}-{span}-{secrets.token_hex(12)}{checksum:08x}.parquet"
 
 
 def version_of(name: str) -> int | None:
-    """Give the version that a file was written for; None if it is none of a hop table."""
+    """Return the version that a file was written for; None if the name is not of a hop table's file."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def bucket_of(name: str) -> int:
-    """Give the bucket of a file's keys.
+    """Return the bucket of a file's keys.
 
     >>> bucket_of(file_name(3, bucket=7, span_ms=BEFORE_MS))
     7
@@ -54,7 +56,7 @@ def bucket_of(name: str) -> int:
 
 
 def span_of(name: str) -> int:
-    """Give where the span of a file begins; `BEFORE_MS` for all time before the days.
+    """Return the start of a file's span; `BEFORE_MS` for all time before the days.
 
     >>> span_of(file_name(3, 7, 86_400_000)), span_of(file_name(3, 7, BEFORE_MS)) == BEFORE_MS
     (86400000, True)
@@ -71,10 +73,10 @@ def _matched(name: str) -> re.Match[str]:
 
 
 class HopFiles:
-    """Writes the hops of one bucket, a file for each span that has some; call `close` at the end.
+    """Writes the hops of one bucket to one file for each span that has hops. Call `close` at the end.
 
     Attributes:
-        names: of the files, once they are whole.
+        names: the names of the files, once they are finished.
     """
 
     def __init__(self, folder: Path, version: int, bucket: int, schema: pa.Schema) -> None:
@@ -85,14 +87,14 @@ class HopFiles:
         self.names: list[str] = []
 
     def add(self, span_ms: int, rows: pa.Table) -> None:
-        """Write rows whose hashes come after those of the span's rows before."""
+        """Write rows of a span. Their hashes come after those of the span's earlier rows."""
         waiting = self._waiting.setdefault(span_ms, [])
         waiting.append(rows)
         if sum(map(len, waiting)) >= _ROWS_A_GROUP:
             self._write(span_ms)
 
     def close(self) -> None:
-        """Make the files whole."""
+        """Finish the files and give them their final names."""
         for span_ms in self._waiting:
             self._write(span_ms)
         for span_ms, writer in self._writers.items():
@@ -112,7 +114,9 @@ class HopFiles:
 
 
 def read_files(folder: Path, names: Sequence[str], columns: Sequence[str]) -> list[Iterator[pa.Table]]:
-    """Give the rows of some files, each file's in pieces; all pieces that are read at once fit into memory.
+    """Return an iterator over the rows of each file, in pieces.
+
+    One piece of every file fits into memory at the same time.
 
     Raises:
         CorruptionError: when rows are read: a file is missing, torn or altered.
@@ -151,7 +155,10 @@ def _checksum(path: Path) -> int:
 
 
 class _Source:
-    """Rows sorted by the hash of their key, in pieces, of which some are at hand."""
+    """Rows sorted by the hash of their key, read in pieces.
+
+    ``rows`` has those that were read and not yet taken; None if there are none.
+    """
 
     def __init__(self, pieces: Iterable[pa.Table]) -> None:
         self._pieces = iter(pieces)
@@ -161,24 +168,24 @@ class _Source:
 
     @property
     def is_over(self) -> bool:
-        """Whether no rows follow those at hand."""
+        """Whether no rows follow those in ``rows``."""
         return self._following is None
 
     @property
     def last_hash(self) -> int:
-        """The hash of the last row at hand."""
-        assert self.rows is not None  # noqa: S101 - asked only where rows are at hand
+        """The hash of the last row in ``rows``."""
+        assert self.rows is not None  # noqa: S101 - called only while there are rows
         found: int = self.rows[KEY_HASH][-1].as_py()
         return found
 
     def more(self) -> None:
-        """Have the next piece at hand as well."""
+        """Append the next piece to ``rows``."""
         if self._following is not None:
             self.rows = self._following if self.rows is None else pa.concat_tables([self.rows, self._following])
             self._following = next(self._pieces, None)
 
     def take(self, bound: int | None) -> pa.Table | None:
-        """Give the rows whose hashes come before a bound, None for all; they are not at hand any more."""
+        """Remove and return the rows whose hashes come before a bound; None for the bound means all rows."""
         rows = self.rows
         if rows is None:
             return None
@@ -190,7 +197,9 @@ class _Source:
 
 
 def lots_of_keys(sources: Sequence[Iterable[pa.Table]]) -> Iterator[list[tuple[int, pa.Table]]]:
-    """Merge sources: each lot has all rows of its keys, with the number of the source; hashes ascend from lot to lot.
+    """Merge sources into lots of keys; hashes ascend from lot to lot.
+
+    Yield for each lot all rows of its keys, as (number of the source, rows).
 
     Args:
         sources: tables, none of them empty, sorted by the column `KEY_HASH`.

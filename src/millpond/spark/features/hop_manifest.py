@@ -1,6 +1,6 @@
-"""The manifest of a hop table: which files are one state of it, and what their days had.
+"""The manifest of a hop table: the files of one state of the table, and the event counts of its days.
 
-Place on the data path: written last by each run, read first by the next.
+Place on the data path: each run writes it last, and the next run reads it first.
 """
 
 import msgspec
@@ -9,7 +9,9 @@ from millpond.errors import CorruptionError
 from millpond.features.value_header import DECODE_ERRORS, checked_body, with_header
 
 FORMAT_VERSION = 3
-"""Of a manifest. Format 1 had one row for each key, and format 2 files sorted by key; such a table is built anew."""
+"""The format of a manifest. Format 1 had one row for each key, and format 2 files sorted by key; tables of these
+formats are built anew.
+"""
 
 _ADDRESS = b"hop table"
 
@@ -18,8 +20,8 @@ class HopDay(msgspec.Struct, frozen=True, array_like=True):
     """A day of a hop table.
 
     Args:
-        events: how many events it had.
-        checksum: of its events, whatever their order, as digits.
+        events: the number of its events.
+        checksum: the checksum of its events, as digits; their order does not matter.
         hop_ms: the size of the last hop of the day.
         files: the names of its files; none if no event had a key.
     """
@@ -34,12 +36,12 @@ class HopManifest(msgspec.Struct, frozen=True):
     """One state of a hop table.
 
     Args:
-        version: counts the states, from 1.
-        definition: the hashes of the GroupBy that the hops are of.
-        end_ms: where the history ends.
-        buckets: into how many the keys are divided.
-        days: each day by its start.
-        before: the names of the files with all time before the days.
+        version: the number of the state, from 1.
+        definition: the hashes of the GroupBy that the hops belong to.
+        end_ms: the end of the history, in milliseconds UTC.
+        buckets: the number of buckets that the keys are divided into.
+        days: the days by their start.
+        before: the names of the files with the hops of all time before the days.
     """
 
     version: int
@@ -55,15 +57,15 @@ class HopManifest(msgspec.Struct, frozen=True):
         return (*self.before, *(name for day in self.days.values() for name in day.files))
 
     def encode(self) -> bytes:
-        """Give the bytes of the manifest."""
+        """Return the bytes of the manifest."""
         return with_header(FORMAT_VERSION, msgspec.json.encode(self), _ADDRESS)
 
     @staticmethod
     def decode(data: bytes, name: str) -> "HopManifest":
-        """Give the manifest that bytes hold.
+        """Return the manifest that bytes hold.
 
         Raises:
-            CorruptionError: they are torn or altered, or of another format.
+            CorruptionError: the bytes are torn or altered, or of another format.
         """
         what = f"manifest {name} of a hop table"
         try:

@@ -1,12 +1,12 @@
-"""The tasks of a hop table: events become hops of their keys, and hops become files of the table and rows of the batch.
+"""The tasks of a hop table: they turn events into hops, and hops into files of the table and rows of the batch.
 
-Place on the data path: inside the tasks of backfill and upload, after rows met by key.
+Place on the data path: inside the tasks of backfill and upload, after the shuffle by key.
 
-A row is a hop of a key (`millpond.features.hops`): the key and its hash, where the hop starts, and a stored cell for
-each cell of the plan. Keys are divided into buckets by their hash, and one task has the whole of a bucket: new events
-come to it by a shuffle, and all other hops are in the bucket's files. Both are sorted by the hash, which Spark can
-compute and a key's bytes it cannot. The task writes the files of the spans that change, and makes the rows of the
-batch of all hops.
+A row is a hop of a key (`millpond.features.hops`): the key and its hash, the start of the hop, and a stored cell for
+each cell of the plan. Keys are divided into buckets by their hash, and one task has a whole bucket. New events come to
+it by a shuffle; all other hops are in the bucket's files. Both are sorted by the hash, because Spark can compute the
+hash but not a key's bytes. The task writes the files of the spans that change, and makes the rows of the batch from all
+hops.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,11 +36,11 @@ from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.partitioner import partition_of
 
 ROUTING_KEY = "routing_key"
-"""The column that Spark divides rows by: the routing key of their bucket."""
+"""The column that Spark partitions rows by: the routing key of their bucket."""
 
 
 def hop_schema(plan: GroupByPlan) -> pa.Schema:
-    """Give the columns of a hop."""
+    """Return the columns of a hop."""
     cells = [(name, pa.binary()) for name in _cell_names(plan)]
     return pa.schema([(KEY_HASH, pa.int64()), ("key", pa.binary()), ("start_ms", pa.int64()), *cells])
 
@@ -50,26 +50,26 @@ def _cell_names(plan: GroupByPlan) -> list[str]:
 
 
 def hops_of(plan: GroupByPlan, end_ms: int) -> Hops:
-    """Give the hops of a plan for a history that ends at some time."""
+    """Return the hops of a plan for a history that ends at a time."""
     return Hops((window.window_ms for window in plan.windows if window.window_ms is not None), end_ms)
 
 
 def keeps_all(plan: GroupByPlan) -> bool:
-    """Tell whether some window holds all time, so that what is before all days counts."""
+    """Return whether a window holds all time, so that the time before the days is kept."""
     return any(window.window_ms is None for window in plan.windows)
 
 
 class HopTask(NamedTuple):
-    """What the tasks of one run do.
+    """The work of the tasks of one run.
 
     Args:
-        plan: of the GroupBy.
-        end_ms: where the history is to end.
-        folder: of the table.
-        version: that the files are written for.
-        buckets: how many there are.
-        moved: files whose hops are merged into larger ones and written again.
-        unchanged: files that stay as they are.
+        plan: the plan of the GroupBy.
+        end_ms: the new end of the history.
+        folder: the folder of the table.
+        version: the version that the files are written for.
+        buckets: the number of buckets.
+        moved: the files whose hops are merged into larger ones and written again.
+        unchanged: the files that stay as they are.
     """
 
     plan: GroupByPlan
@@ -81,15 +81,15 @@ class HopTask(NamedTuple):
     unchanged: tuple[str, ...]
 
     def attempt(self) -> "HopAttempt":
-        """Give one attempt of a task."""
+        """Return a new attempt of a task."""
         return HopAttempt(self)
 
 
 class HopAttempt:
-    """One attempt of a task: it writes files of its own.
+    """One attempt of a task. It writes files that no other attempt writes.
 
     Attributes:
-        files: the names of the files, when all is done.
+        files: the names of the files, once all is written.
     """
 
     def __init__(self, task: HopTask) -> None:
@@ -105,12 +105,12 @@ class HopAttempt:
             pass
 
     def batch_rows(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> Iterator[tuple[bytes, bytes]]:
-        """Write the files of the spans that change, and give key and value of each row of the batch.
+        """Write the files of the spans that change, and yield key and value of each row of the batch.
 
         Args:
-            batches: new events, sorted by the hash of their key: the columns of `plan_columns` behind `ROUTING_KEY`
-                and `KEY_HASH`. A row without a hash only says which bucket it is.
-            counts: where rows without key or time are counted.
+            batches: new events, sorted by the hash of their key: the columns of `plan_columns` after `ROUTING_KEY`
+                and `KEY_HASH`. A row without a hash only names the bucket.
+            counts: counts the rows without key or time.
 
         Raises:
             DataError: a value cannot be aggregated, or a key is not as declared.
@@ -123,7 +123,7 @@ class HopAttempt:
                 yield from self._temporal_rows(lot, groups) if is_temporal else self._snapshot_rows(lot, groups)
 
     def _lots(self, batches: Iterable[pa.RecordBatch], counts: RowCounts, *, unchanged: bool) -> Iterator["_Lot"]:
-        """Give the hops of all keys, some keys at a time, and write those that are new or moved."""
+        """Yield the hops of all keys, some keys at a time, and write those that are new or moved."""
         task = self._task
         rest = (batch for batch in batches if len(batch))
         first = next(rest, None)
@@ -149,7 +149,7 @@ class HopAttempt:
         self.files = tuple(files.names)
 
     def _new_hops(self, batches: Iterable[pa.RecordBatch], counts: RowCounts) -> Iterator[pa.Table]:
-        """Give the hops of new events, some events at a time."""
+        """Yield the hops of new events, some events at a time."""
         for rows in lots(batches):
             events = kept_rows(self._plan, rows.filter(rows[KEY_HASH].is_valid()), counts)
             if len(events):
@@ -171,7 +171,7 @@ class HopAttempt:
         )
 
     def _write(self, lot: "_Lot", count: int, files: HopFiles) -> None:
-        """Merge the first hops of a lot into those of the new end, and write them to the files of their spans."""
+        """Merge the first hops of a lot into hops of the new end, and write them to the files of their spans."""
         starts = self._hops.starts(lot.starts[:count])
         spans = np.where(starts == BEFORE_MS, BEFORE_MS, starts // DAY_MS * DAY_MS)
         codes = lot.codes[:count]
@@ -193,9 +193,9 @@ class HopAttempt:
             files.add(int(spans[rows[begin]]), hops.slice(begin, end - begin))
 
     def _by_segment(self, lot: "_Lot") -> "_Groups | None":
-        """Group the hops of a lot by the batch's segments; None if no window reaches one."""
+        """Group the hops of a lot by the batch's segments; None if no window reaches any of them."""
         segments = segments_of(self._plan, self._task.end_ms, lot.starts)
-        # Each file's hops lie in this order already, which one stable sort of one number makes use of.
+        # Each file's hops are in this order already. A stable sort of one number makes use of that.
         order = np.argsort(lot.codes * (1 + int(segments.max())) + segments, kind="stable")
         if (segments < 0).any():
             order = order[segments[order] >= 0]
@@ -235,11 +235,11 @@ class _Groups(NamedTuple):
     """The hops of some keys, by segment of the batch.
 
     Args:
-        keys: each once.
-        bounds: where the groups of each key begin, and at last how many groups there are.
-        segments: of each group; ascending within a key.
-        order: the hops, those of a group together.
-        firsts: where in the order each group begins.
+        keys: the keys, each once.
+        bounds: the first group of each key, followed by the number of groups.
+        segments: the segment of each group; ascending within a key.
+        order: the positions of the hops, with those of a group together.
+        firsts: the position in ``order`` where each group begins.
     """
 
     keys: list[bytes]
@@ -254,9 +254,9 @@ class _Lot:
 
     Attributes:
         table: the columns of `hop_schema`.
-        starts: where each hop starts.
+        starts: the start of each hop.
         keys: the distinct keys; their hashes ascend.
-        codes: of each hop the place of its key among these.
+        codes: the position in ``keys`` of each hop's key.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -274,7 +274,7 @@ class _Lot:
 
 
 def _firsts(codes: npt.NDArray[np.int64], parts: npt.NDArray[np.int64]) -> Any:
-    """Give where rows of another key or part begin, in rows that lie by both."""
+    """Return the positions of the first row of each key and part, in rows that are sorted by both."""
     begins = np.ones(len(codes), np.bool_)
     begins[1:] = (codes[1:] != codes[:-1]) | (parts[1:] != parts[:-1])
     return np.flatnonzero(begins)

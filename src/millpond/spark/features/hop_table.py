@@ -1,18 +1,22 @@
-"""The hop table of a GroupBy: its history collected into hops, in a folder, so that a further day reads its own events.
+"""The hop table of a GroupBy: its history collected into hops, in a folder.
+
+With it, a further day reads only its own events.
 
 Place on the data path: between history and the batch upload. `backfill` and `upload` share it.
 
-The folder has Parquet files of hops (`hop_files`), those of each day by themselves and those of all time before the
-days together, and *manifests* (`hop_manifest`): one for each state of the table, named by its version and written last.
-A further day adds the files of that day. Of the other days, only those are written again that a window now steps
-through in larger hops, and the oldest one goes into the files of the time before. If a run dies, the manifest before
-it stands, and its files are still there; a task that runs twice writes other files, of which the manifest names one
-set. Of two runs at once one is refused, for a manifest's version is written once.
+The folder has Parquet files of hops (`hop_files`): separate files for each day, and files for all time before the days
+together. It also has *manifests* (`hop_manifest`): one for each state of the table, named by its version and written
+last. A further day adds the files of that day. Files of other days are written again only if a window now moves over
+that day in larger hops. The oldest day goes into the files of the time before.
 
-Late events: days up to three days before the table's end are compared with their events again, by number and a checksum
-that does not depend on order, and those that have changed are collected anew; `backfill` compares older days too. An
-upload compares them in the job that reads its new days, and runs a second one only if they have changed (`hop_days`). A
-changed definition builds the table anew.
+Invariant: the newest manifest and its files are whole. If a run dies, the manifest before it stays valid, and its files
+still exist. A task that runs twice writes other files, and the manifest names one set of them. Of two runs at once one
+is refused, because each manifest version is written only once.
+
+Late events: a run compares the last three days before the table's end with their events again, by number and by a
+checksum that does not depend on order. Days that have changed are collected anew. `backfill` compares older days too.
+An upload compares the days in the job that reads its new days, and runs a second job only if they have changed
+(`hop_days`). A changed definition builds the table anew.
 
 The driver and all executors must see the folder under one path.
 """
@@ -43,13 +47,15 @@ from millpond.spark.shuffle.partitioner import routing_keys
 _MANIFEST = re.compile(r"manifest-([0-9]{8})")
 _EARLIER_FORMATS = (b"\x01", b"\x02")
 _EVENTS_A_BUCKET = 1_000_000
-"""So many events of the days that stay apart make one more bucket, up to the session's partitions.
+"""Events per bucket, counted over the days with files of their own. There are at most as many buckets as partitions.
 
-A further day reads the files of all days, of each bucket by itself: small files cost more to open than to read.
+A further day reads the files of all days for each bucket, and small files cost more to open than to read.
 """
 
 _MOST_WATCHED_DAYS = 8
-"""Each day that a job watches costs it three more sums; more days than that are counted in a job of their own."""
+"""The most days that a job watches. Each costs the job three more sums, so more days are counted in a job of their
+own.
+"""
 
 
 class HopChange(NamedTuple):
@@ -57,10 +63,10 @@ class HopChange(NamedTuple):
 
     Args:
         rows: new events by bucket, as `HopAttempt.batch_rows` takes them.
-        task: what is done with them.
+        task: what the tasks do with them.
         days: the days as the manifest will have them, without the files that the tasks write.
-        before: the files with all time before the days that stay as they are.
-        watched: the new days, if they are only counted while the job reads them; None if the days are complete.
+        before: the unchanged files with the hops of all time before the days.
+        watched: counts the new days while the job reads them; None if ``days`` is complete.
     """
 
     rows: DataFrame
@@ -74,7 +80,7 @@ class HopTable:
     """The hop table of a plan in a folder.
 
     Raises:
-        OptionError: a source is none of events, or the GroupBy has no aggregations.
+        OptionError: a source is not an event source, or the GroupBy has no aggregations.
     """
 
     def __init__(self, plan: GroupByPlan, folder: str | os.PathLike[str]) -> None:
@@ -94,7 +100,7 @@ class HopTable:
         self._definition = f"{plan.definition_hash}.{plan.batch_form}"
 
     def state(self) -> HopManifest | None:
-        """Give the table's state; None if there is none, or none of this definition and format.
+        """Return the table's state; None if there is none of this definition and format.
 
         Raises:
             CorruptionError: its manifest cannot be read.
@@ -106,16 +112,16 @@ class HopTable:
     def change(
         self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None, *, watch: bool = False
     ) -> HopChange:
-        """Give how the table goes on to an end.
+        """Return the change that moves the table to a new end.
 
         Args:
-            spark: makes the rows that say which buckets there are.
+            spark: makes the rows that name the buckets.
             events: the plan's columns of all events before the end.
-            end_ms: where the history is to end; not before the table's end.
-            since_ms: from which day on events are compared with the table; None for the last three days. If the
-                table cannot tell that day from those before, it is built anew.
-            watch: whether days may be compared while the job of the change reads them. It is then `settled` after
-                that.
+            end_ms: the new end of the history; not before the table's end.
+            since_ms: the day from which events are compared with the table; None for the last three days. If the
+                table has merged that day into the time before, it is built anew.
+            watch: whether days may be compared while the job of the change reads them. Then call `settled` after the
+                job.
         """
         version = 1 + (self._newest() or 0)
         state = self.state()
@@ -135,7 +141,7 @@ class HopTable:
         return self._continued(spark, events.where(in_days(anew)), end_ms, state, anew, found)
 
     def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
-        """Give how the table is made of all events."""
+        """Return the change that builds the table from all events."""
         hops = hops_of(self._plan, end_ms)
         found = count_days(events.where(F.col(TIME) >= hops.first_ms))
         buckets = _buckets(spark, sum(counted.events for counted in found.values()))
@@ -152,7 +158,7 @@ class HopTable:
         anew: frozenset[int],
         found: Mapping[int, DayCount],
     ) -> HopChange:
-        """Give how a state goes on, with some days collected anew, whose events these are."""
+        """Return the change that continues a state. `events` has the events of the days collected anew."""
         hops = hops_of(self._plan, end_ms)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
         days: dict[int, HopDay] = {}
@@ -178,10 +184,10 @@ class HopTable:
         return HopChange(self._by_bucket(spark, events, state.buckets), task, days, before)
 
     def settled(self, change: HopChange) -> HopChange | None:
-        """Give a change with its days complete, once its job is done.
+        """Return a change with its days complete, once its job is done.
 
-        None if closed days have changed: then the job has not read all that is needed, and `change` is to be asked
-        for another one, without ``watch``.
+        None if closed days have changed. Then the job has not read all that is needed: ask `change` for another change,
+        without ``watch``.
         """
         if change.watched is None:
             return change
@@ -193,10 +199,10 @@ class HopTable:
         return change._replace(days={**change.days, **new_days}, watched=None)
 
     def publish(self, change: HopChange, files: Iterable[str]) -> HopManifest:
-        """Make a change the table's state, once its files are whole; then remove what no state needs any more.
+        """Make a change the table's state, once its files are finished; then remove files that no state needs.
 
         Args:
-            change: as `change` gave it.
+            change: a change from `change`, settled if it was watched.
             files: the names of the files that the tasks wrote.
 
         Raises:
@@ -210,7 +216,7 @@ class HopTable:
             file.flush()
             os.fsync(file.fileno())
         try:
-            # A link, unlike a renaming, never replaces what is there.
+            # A link never replaces an existing file, unlike a rename.
             os.link(unfinished, self._path(version))
         except FileExistsError as cause:
             raise UnavailableError(
@@ -235,7 +241,7 @@ class HopTable:
         return HopManifest(task.version, self._definition, task.end_ms, task.buckets, days, before)
 
     def _newest(self) -> int | None:
-        """Give the version of the newest manifest; None if there is none."""
+        """Return the version of the newest manifest; None if there is none."""
         versions = [int(match[1]) for path in self._folder.iterdir() if (match := _MANIFEST.fullmatch(path.name))]
         return max(versions, default=None)
 
@@ -249,7 +255,7 @@ class HopTable:
         return self._folder / f"manifest-{version:08}"
 
     def _by_bucket(self, spark: SparkSession, events: DataFrame, buckets: int) -> DataFrame:
-        """Give events by bucket; a row without a hash comes to each bucket, as it may have no new event."""
+        """Return events by bucket, and a row without a hash for each bucket, as it may have no new event."""
         routing_key_of = F.array(*(F.lit(routing_key) for routing_key in routing_keys(buckets)))
         key_hash = F.xxhash64(*key_names(self._plan.group_by))
         bucket = F.pmod(key_hash, F.lit(buckets)).cast("int")
@@ -264,9 +270,9 @@ class HopTable:
         return together.sortWithinPartitions(KEY_HASH)
 
     def _remove_older(self, manifest: HopManifest) -> None:
-        """Keep this state and the one before, for whoever still reads it; remove files of earlier versions.
+        """Keep this state, and the one before for its readers; remove all other files up to this version.
 
-        A run that died left files of its own: their version has been written by another by now.
+        Those include the files that a dead run left: another run has since written their version.
         """
         kept = set(manifest.files)
         if self._path(manifest.version - 1).exists():
@@ -280,18 +286,18 @@ class HopTable:
 
 
 def _buckets(spark: SparkSession, events: int) -> int:
-    """Give into how many buckets the keys of so many events are divided."""
+    """Return the number of buckets for the keys of so many events."""
     most = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     return min(most, 1 + events // _EVENTS_A_BUCKET)
 
 
 def _known(state: HopManifest, from_ms: int) -> dict[int, DayCount]:
-    """Give what the days from a time on had."""
+    """Return the counts of the days from a time on."""
     return {day: DayCount(had.events, had.checksum) for day, had in state.days.items() if day >= from_ms}
 
 
 def _changed_days(state: HopManifest, found: Mapping[int, DayCount], from_ms: int) -> frozenset[int]:
-    """Give the days that are collected anew: those whose events have changed, and all from the table's end on."""
+    """Return the days to collect anew: those whose events have changed, and all from the table's end on."""
     known = _known(state, from_ms)
     open_day = state.end_ms // DAY_MS * DAY_MS
     changed = {day for day in found.keys() | known.keys() if found.get(day) != known.get(day)}

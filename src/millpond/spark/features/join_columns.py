@@ -1,4 +1,7 @@
-"""What columns a Join has: its time, its features with their types, and what its derivations may use."""
+"""The columns of a Join: the query time, its features with their types, and a GroupBy as a Join.
+
+Place on the data path: on the driver, while training set, spine and check are planned.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -9,12 +12,12 @@ from millpond.spark.features.columns import checked_column, quoted
 
 
 def as_join(target: Join | GroupBy) -> Join:
-    """Give a GroupBy as a Join of its own name, whose features keep their names."""
+    """Return a Join as it is, and a GroupBy as a Join of its name, whose features keep their names."""
     return target if isinstance(target, Join) else Join(target.name, parts=(JoinPart(target, prefix=""),))
 
 
 def query_time(queries: DataFrame, time_column: str, whose: str) -> Column:
-    """Give the time of queries in milliseconds.
+    """Return the time of queries in milliseconds.
 
     Raises:
         DataError: there is no such column, or it is neither a whole number nor a timestamp.
@@ -27,7 +30,7 @@ def query_time(queries: DataFrame, time_column: str, whose: str) -> Column:
 
 
 def join_types(join: Join) -> dict[str, str]:
-    """Give all features of a Join with their types, in the order of the training set."""
+    """Return the type of each feature of a Join, by name, in the order of the training set."""
     types = {part.renamed(name): type_ for part in join.parts for name, type_ in served_types(part.group_by).items()}
     if join.derivations:
         types |= CompiledDerivations(join.derivations, derivation_columns(join)).result_types

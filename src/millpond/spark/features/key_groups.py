@@ -1,8 +1,8 @@
-"""The cells of many keys at once: what lots of rows are collected into, and what rows of the batch are made of.
+"""The cells of many keys at once: lots of rows are collected into them, and rows of the batch are made of them.
 
-Place on the data path: inside the tasks of upload, backfill and stream. Rows become one group for each key and part of
-time (a segment, a hop or a tile), and each cell of all groups is one column. So whatever is done for a column is done
-once for many keys, and Python runs once for each group and not for each event.
+Place on the data path: inside the tasks of upload and backfill. Rows become one group for each key and part of time (a
+segment or a hop). Each cell of all groups is one column. So work on a column is done once for many keys, and Python
+runs once for each group, not for each event.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ class KeyGroups(NamedTuple):
 
     Args:
         keys: the encoded keys, each once.
-        bounds: where the groups of each key begin, and at last how many groups there are.
+        bounds: the first group of each key, followed by the number of groups.
         parts: the part of each group; ascending within a key.
-        columns: for each cell of the plan, the cell of each group, or what is stored of it.
-        first_rows: for each key the first row that has it, of the rows that were collected.
+        columns: for each cell of the plan, the cell of each group, or its stored form.
+        first_rows: for each key, the first of the collected rows that has it.
     """
 
     keys: Sequence[bytes]
@@ -35,7 +35,7 @@ class KeyGroups(NamedTuple):
     first_rows: npt.NDArray[np.int64]
 
     def by_key(self) -> Iterator[tuple[bytes, Sequence[int], list[Sequence[Any]]]]:
-        """Give key, parts and columns of each key."""
+        """Yield key, parts and columns of each key."""
         columns = self.columns
         for number, key in enumerate(self.keys):
             start, end = self.bounds[number], self.bounds[number + 1]
@@ -48,10 +48,10 @@ def groups_of_events(
     """Collect events; the keys come in the order of their first events.
 
     Args:
-        plan: of the GroupBy.
+        plan: the plan of the GroupBy.
         table: at least one row, in the columns of `plan_columns`; each has a key and a time.
-        parts: the part of time of each.
-        stored: whether the columns have what is stored of the cells.
+        parts: the part of time of each row.
+        stored: whether the columns have the stored form of the cells.
 
     Raises:
         DataError: a value cannot be aggregated, or a key is not as declared.
@@ -79,7 +79,7 @@ def groups_of_events(
 
 
 def encoded_key(plan: GroupByPlan, name: Sequence[object]) -> bytes:
-    """Give the bytes of a key that has no null."""
+    """Return the bytes of a key without null parts."""
     key = plan.encode_key(name)
     assert key is not None  # noqa: S101 - rows with a null part were left out
     return key

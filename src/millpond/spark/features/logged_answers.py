@@ -1,8 +1,10 @@
-"""Logged answers: what a fetcher gave, read back beside the queries that it was asked.
+"""Logged answers: the fetcher's answers, read back beside the queries that they belong to.
 
-The fetcher's log has one row for each sampled answer: the name of its target, the key columns, ``time_ms``,
-``context_*``, the features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not
-known". An answer belongs to the queries of the same keys, context and time.
+Place on the data path: between the fetcher's log and its two readers, the training set and the check.
+
+The log has one row for each sampled answer: the name of its target, the key columns, ``time_ms``, ``context_*``, the
+features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not known". An answer belongs to the
+queries of the same keys, context and time.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +24,7 @@ _ANSWER = "logged answer"
 
 
 def answers_of(logged: DataFrame, join: Join) -> DataFrame:
-    """Give the logged answers of a Join: its keys, its context fields, ``time_ms``, its features, ``unavailable``.
+    """Return the logged answers of a Join: its keys, its context fields, ``time_ms``, its features, ``unavailable``.
 
     Raises:
         DataError: a column is missing or of a wrong type.
@@ -46,9 +48,9 @@ def answers_of(logged: DataFrame, join: Join) -> DataFrame:
 def split_by_answers(
     queries: DataFrame, logged: DataFrame, join: Join, time_column: str
 ) -> tuple[DataFrame, DataFrame]:
-    """Give the queries that have a logged answer, with it behind their columns, and those that have none.
+    """Return the queries that have a logged answer, followed by its features, and the queries that have none.
 
-    An answer with an unavailable feature does not count. Of several answers to one question, one is taken.
+    An answer with an unavailable feature does not count. Of several answers to one query, one is taken.
 
     Raises:
         DataError: a column is missing or of a wrong type.
@@ -57,7 +59,7 @@ def split_by_answers(
     names = [field.name for field in (*join.keys, *join.context)]
     answers = answers_of(logged, join).where(F.size(UNAVAILABLE) == 0).drop(UNAVAILABLE)
     asked = [F.col(quoted(name)) for name in (*names, TIME)]
-    # Of several answers to one question the one with the least text: any, but always the same.
+    # Of several answers to one query the one whose JSON sorts first: any would do, but always the same.
     values = F.struct(*(F.col(quoted(name)) for name in features))
     answers = answers.groupBy(F.struct(*asked).alias("question")).agg(
         F.min_by(values, F.to_json(values)).alias(_ANSWER)

@@ -1,15 +1,14 @@
-"""The rows of a partition sorted by key and time, in Python: whole columns at once, beyond memory by buckets on disk.
+"""Sorts the rows of a partition by key and time in Python: whole columns at once, if needed by buckets on disk.
 
-Place: between the shuffle and `features.point_in_time`. Spark would compare row by row what NumPy sorts as
+Place on the data path: between the shuffle and `features.point_in_time`. Spark would compare row by row. NumPy sorts
 columns of numbers: the key's 64-bit hash, the time, and whether the row is a query.
 
-Rows that fit are sorted in memory. When they do not, the rows at hand give the bounds of some buckets of
-hash and time, every row goes to the file of its bucket, and the buckets are sorted one after the other,
-by the same rule. So memory does not depend on how many rows a key has; only rows of one key
-and one millisecond are never parted.
+Rows that fit are sorted in memory. If they do not fit, the rows read so far give the bounds of some buckets of hash and
+time. Every row goes to the file of its bucket, and the buckets are sorted one after the other, by the same rule. So
+memory does not depend on how many rows a key has. Only rows of one key and one millisecond are never split.
 
-Keys of the same hash are told apart: their rows are then sorted by the key itself. Bounds fall between
-hashes where they can; a bound inside a hash means that one key fills a bucket.
+If different keys have the same hash, rows are sorted by the key itself too. Bounds fall between hashes where they can;
+a bound within a hash means that one key fills a bucket.
 """
 
 import tempfile
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MEMORY_BYTES = 256 << 20
-"""How many bytes of rows are sorted at once."""
+"""The most bytes of rows that are sorted at once."""
 
 _BUCKETS = 16
 _BATCH_ROWS = 1 << 16
@@ -34,8 +33,8 @@ class RowSort:
     """Sorts rows whose columns are: the hash of the key, the keys, the time (null first), is_query (queries first), ….
 
     Args:
-        key_width: how many columns the key has.
-        memory_bytes: how many bytes of rows are sorted at once; sorting takes about three times as many.
+        key_width: the number of key columns.
+        memory_bytes: the most bytes of rows sorted at once; sorting takes about three times as much memory.
     """
 
     def __init__(self, key_width: int, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -44,7 +43,7 @@ class RowSort:
         self._memory_bytes = memory_bytes
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the rows in order, without their hash."""
+        """Yield the rows in order, without their hash."""
         rest = iter(batches)
         held: list[pa.RecordBatch] = []
         size = 0
@@ -73,7 +72,7 @@ class RowSort:
         return ordered.select(ordered.column_names[1:])
 
     def _has_collision(self, ordered: pa.Table, hashes: npt.NDArray[np.int64]) -> bool:
-        """Tell whether rows of one hash have different keys."""
+        """Return whether rows of one hash have different keys."""
         same_hash = hashes[1:] == hashes[:-1]
         for place in self._keys:
             key = ordered.column(place).combine_chunks()
@@ -89,7 +88,7 @@ class RowSort:
         held.clear()
         bounds = self._bounds(table)
         alone = None
-        if not len(bounds[0]):  # one key and time fills memory: it cannot be parted, but others can
+        if not len(bounds[0]):  # one key and time fills memory: it cannot be split, but others can
             hash_, time = self._hashes(table)[0], self._times(table)[0]
             bounds, alone = (np.array([hash_, hash_]), np.array([time, time + 1])), 1
         with tempfile.TemporaryDirectory(prefix="millpond-sort-") as folder:
@@ -117,7 +116,7 @@ class RowSort:
             writer.write_batch(batch.filter(pa.array(mine)))
 
     def _bounds(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Give where buckets begin, as hashes and times, ascending; none at the very first row."""
+        """Return the hash and time at which each bucket but the first begins, ascending."""
         hashes, times = self._hashes(table), self._times(table)
         order = np.lexsort((times, hashes))
         first = order[0]
@@ -125,7 +124,7 @@ class RowSort:
         for place in np.linspace(0, len(order), _BUCKETS + 1)[1:-1].astype(np.int64):
             row = order[place]
             bound = (int(hashes[row]), int(times[row]))
-            # The whole key goes to one bucket, unless it is the first of its bucket already.
+            # A bucket begins with the whole key, unless the bucket before begins with that key already.
             whole = (bound[0], int(np.iinfo(np.int64).min))
             start = found[-1] if found else (int(hashes[first]), int(np.iinfo(np.int64).min))
             bound = whole if whole > start else bound
@@ -135,7 +134,7 @@ class RowSort:
         return pairs[:, 0], pairs[:, 1]
 
     def _buckets(self, batch: pa.RecordBatch, bounds: Any) -> npt.NDArray[np.int64]:
-        """Give the bucket of each row: how many bounds are at or before it."""
+        """Return the bucket of each row: the number of bounds at or before it."""
         hashes, times = self._hashes(batch), self._times(batch)
         buckets = np.zeros(batch.num_rows, np.int64)
         for hash_, time in zip(*bounds, strict=True):
@@ -146,7 +145,7 @@ class RowSort:
         return np.asarray(rows.column(0))
 
     def _times(self, rows: Any) -> npt.NDArray[np.int64]:
-        """Give the times; null is before all."""
+        """Return the times; null comes before all others."""
         times = pc.fill_null(rows.column(self._order), int(np.iinfo(np.int64).min))
         return np.asarray(times)
 
@@ -154,9 +153,9 @@ class RowSort:
 def _order(
     hashes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], is_query: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.intp]:
-    """Give the order of rows by hash, time, and queries first.
+    """Return the order of rows by hash, then time, with queries first.
 
-    The three make one number where 63 bits hold it: one sort of numbers is faster than three sorts one after another.
+    If 63 bits can hold the three, they become one number: one sort of numbers is faster than three.
     """
     if not len(times):
         return np.arange(0)
@@ -172,6 +171,6 @@ def _order(
 
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Give equal values equal numbers; null has its own."""
+    """Return equal numbers for equal values; null has a number of its own."""
     encoded = column.combine_chunks().dictionary_encode()
     return np.asarray(pc.fill_null(encoded.indices, -1)).astype(np.int64)

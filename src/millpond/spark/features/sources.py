@@ -1,19 +1,18 @@
-"""Sources read: the rows of a GroupBy, in the plan's columns, from the tables that its sources name.
+"""Reads sources: returns the rows of a GroupBy, in the plan's columns, from the tables that its sources name.
 
-Three readers share one rule for selects and wheres, so that they see the same rows:
+Place on the data path: before upload, stream and training set. Three readers share one rule for selects and wheres, so
+that they see the same rows:
 
 - `batch_rows`, for the upload: the rows before a batch end;
-- `stream_rows`, for the stream: rows and changes as they come;
-- `history_rows`, for the training set: all rows, and when each could be seen.
+- `stream_rows`, for the stream: rows and changes as they arrive;
+- `history_rows`, for the training set: all rows, and when each became visible.
 
-A source's ``table`` is the name of a table or view, or a path of files in the session's default format
-(Parquet, if nobody changed it). A DataFrame given under that name is taken instead. ``wheres`` and
-``selects`` look at the table's own columns. The columns that carry times and changes keep their names
-beside the selects, unless a select of that name gives them.
+A source's ``table`` is the name of a table or view, or a path of files in the session's default format (Parquet by
+default). A DataFrame given under that name replaces it. ``wheres`` and ``selects`` use the table's own columns. The
+columns of times and changes are kept beside the selects, unless a select has their name.
 
-An entity's table is kept as *changes*: a row that appears, and a row that goes, each with the time from
-which it counts. Its snapshot holds every change before the snapshot's end, so for earlier times those
-changes are taken back.
+An entity's table is read as *changes*: a row that appears, and a row that goes, each with the time from which it
+counts. The snapshot contains every change before the snapshot's end, so for earlier times those changes are reverted.
 """
 
 from collections.abc import Mapping
@@ -31,34 +30,34 @@ from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import checked_column, plan_columns, quoted
 
 VISIBLE = "visible_ms"
-"""From when on a row counts, for queries after it; null if its own time alone decides."""
+"""The time from which a row counts, for queries after it; null if only its own time decides."""
 
 IS_DELETE = "is_delete"
-"""Whether the row is taken away, and not added."""
+"""Whether the row is removed, not added."""
 
 Arrivals = Literal["streamed", "uploaded"]
-"""From when on an event counts, where its source knows when it arrived.
+"""When an event begins to count, if its source has an arrival time.
 
-``streamed``: from its arrival on. ``uploaded``: likewise, but an event of a day that has ended counts only
-from the midnight after its arrival on, for a stream leaves it to the next upload.
+``streamed``: from its arrival on. ``uploaded``: likewise, but an event of a day that has ended counts only from the
+midnight after its arrival on, because a stream leaves it to the next upload.
 """
 
 Tables = Mapping[str, DataFrame]
-"""DataFrames by the name of the table that they are taken for."""
+"""DataFrames by the name of the table that each replaces."""
 
 
 def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables: Tables | None = None) -> DataFrame:
-    """Give the rows of a GroupBy before a batch end, and those without a time, in the plan's columns.
+    """Return the rows of a GroupBy before a batch end, and those without a time, in the plan's columns.
 
     Args:
         spark: reads the tables.
-        group_by: whose sources are read; without any, its table has the name of the GroupBy.
+        group_by: the GroupBy whose sources are read; without any, the table of its own name is read.
         batch_end_ms: rows at or after it are left out. Snapshots of entities must be as of this time, also those
             that a Join among the sources reads.
-        tables: DataFrames that are taken for tables of these names.
+        tables: DataFrames that replace the tables of these names.
 
     Raises:
-        DataError: a table or column is missing or of a wrong type, or a select or where is no SQL that fits.
+        DataError: a table or column is missing or of a wrong type, or a select or where is not SQL that fits.
     """
     read = []
     for source in sources_of(group_by):
@@ -72,14 +71,14 @@ def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables
 
 
 def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = None) -> DataFrame:
-    """Give the streaming rows of a GroupBy: the plan's columns, then ``visible_ms`` and ``is_delete``.
+    """Return the streaming rows of a GroupBy: the plan's columns, then ``visible_ms`` and ``is_delete``.
 
     ``visible_ms`` is the mutation time of an entity's change, null for events.
 
     Args:
         spark: reads the streams. A path is read with the schema of the history's table.
-        group_by: whose sources are read.
-        tables: streaming DataFrames that are taken for streams of these names.
+        group_by: the GroupBy whose sources are read.
+        tables: streaming DataFrames that replace the streams of these names.
 
     Raises:
         OptionError: a source has no stream.
@@ -109,16 +108,16 @@ def history_rows(
     arrivals: Arrivals | None = None,
     tables: Tables | None = None,
 ) -> DataFrame:
-    """Give all rows of a GroupBy: the plan's columns; where rows come and go, ``visible_ms`` and ``is_delete`` too.
+    """Return all rows of a GroupBy: the plan's columns, and if rows come and go, ``visible_ms`` and ``is_delete``.
 
     Args:
         spark: reads the tables.
-        group_by: whose sources are read.
-        snapshots_end_ms: the batch end as of which the snapshots of entities are; needed if there are any, also in
-            a Join among the sources.
-        arrivals: from when on an event counts, where its source knows when it arrived; if None, its own
-            time alone decides.
-        tables: DataFrames that are taken for tables of these names.
+        group_by: the GroupBy whose sources are read.
+        snapshots_end_ms: the batch end of the snapshots of entities; required if there are any, also in a Join among
+            the sources.
+        arrivals: when an event begins to count, if its source has an arrival time; if None, only its own time
+            decides.
+        tables: DataFrames that replace the tables of these names.
 
     Raises:
         OptionError: an entity source without ``snapshots_end_ms``.
@@ -144,29 +143,29 @@ def history_rows(
 
 
 def comes_and_goes(group_by: GroupBy, arrivals: Arrivals | None = None) -> bool:
-    """Tell whether `history_rows` gives ``visible_ms`` and ``is_delete``."""
+    """Return whether `history_rows` returns ``visible_ms`` and ``is_delete``."""
     if arrivals is not None and knows_arrivals(group_by):
         return True
     return any(isinstance(source, EntitySource) for source in sources_of(group_by))
 
 
 def knows_arrivals(group_by: GroupBy) -> bool:
-    """Tell whether a source of a GroupBy knows when its events arrived."""
+    """Return whether a source of a GroupBy has an arrival time."""
     return any(
         isinstance(source, EventSource) and source.arrival_time_column is not None for source in sources_of(group_by)
     )
 
 
 def sources_of(group_by: GroupBy) -> tuple[Source, ...]:
-    """Give the sources of a GroupBy; without any, a table and a stream of its own name."""
+    """Return the sources of a GroupBy; without any, a table and a stream of its own name."""
     return group_by.sources or (EventSource(group_by.name, stream=group_by.name),)
 
 
 def read_source(spark: SparkSession, source: EventSource, tables: Tables | None = None) -> DataFrame:
-    """Give the rows of an event source, its selects and wheres applied.
+    """Return the rows of an event source, with its selects and wheres applied.
 
     Raises:
-        DataError: the table is missing, or a select or where is no SQL that fits.
+        DataError: the table is missing, or a select or where is not SQL that fits.
     """
     return _read(spark, source, None, tables)
 
@@ -192,17 +191,17 @@ def _entity_history(
 
 
 def _left_to_upload(rows: DataFrame) -> DataFrame:
-    """Let events of a day that had ended when they arrived count from the next midnight on."""
+    """Make events that arrived after their day had ended count from the next midnight on."""
     if VISIBLE not in rows.columns:
         return rows
     midnight = F.col(VISIBLE) - F.pmod(VISIBLE, F.lit(DAY_MS))
     late = F.col("time_ms") < midnight
-    # A row counts for queries after its time, so from the last millisecond of the day.
+    # A row counts for queries after its time, so it gets the last millisecond of the day.
     return rows.withColumn(VISIBLE, F.when(late, midnight + DAY_MS - 1).otherwise(F.col(VISIBLE)))
 
 
 def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:
-    """Give ``visible_ms`` and ``is_delete`` of rows that have them as columns."""
+    """Return the columns ``visible_ms`` and ``is_delete`` of a source's rows."""
     if isinstance(source, EntitySource):
         changed = checked_column(rows, Field(source.mutation_time_column, "long"), "mutation time column", whose)
         before = checked_column(rows, Field(source.is_before_column, "boolean"), "is_before column", whose)
@@ -241,7 +240,7 @@ def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None, snap
 
 
 def _selected(rows: DataFrame, source: Source, name: str) -> DataFrame:
-    """Apply the wheres and selects of a source; times and changes stay beside the selects."""
+    """Apply the wheres and selects of a source; columns of times and changes are kept."""
     try:
         for where in source.wheres:
             rows = rows.where(where)

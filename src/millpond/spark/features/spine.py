@@ -1,6 +1,7 @@
 """The spine: the queries of a training set that brings none, made from the keys that have been seen.
 
-Each key is asked for at every step of a clock, from the first step after its first row on.
+Place on the data path: before the training set. Each key gets a query at every step, from the first step after its
+first row on.
 """
 
 from datetime import UTC, datetime
@@ -26,9 +27,9 @@ def spine(
     time_column: str,
     tables: Tables | None,
 ) -> DataFrame:
-    """Give one row for each key and step: the key columns of a Join, and the time in milliseconds.
+    """Return one row for each key and step: the key columns of a Join, and the time in milliseconds.
 
-    The keys are those of the Join's left source; without one, those of the one part that has all of the
+    The keys are those of the Join's left source. Without one, they come from the first part that has all of the
     Join's keys.
 
     Raises:
@@ -60,7 +61,7 @@ def spine(
 
 
 def _first_seen(spark: SparkSession, join: Join, tables: Tables | None) -> DataFrame:
-    """Give each key, without null parts, with the time of its first row."""
+    """Return each key without null parts, and the time of its first row."""
     names = [field.name for field in join.keys]
     if join.left is not None:
         whose = f"Join {join.name!r}"

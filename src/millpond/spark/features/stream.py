@@ -1,12 +1,12 @@
-"""Streaming tiles: what comes after the batch end, from a stream of events to the KV store.
+"""Streaming tiles: turns the events after the batch end into tiles in the KV store.
 
-Place on the data path: events come in, tiles go out to where the fetcher reads them. Three steps: events
-are combined per key and tile before the shuffle (`tile_combine`), a keyed operator keeps the tiles
-(`tile_processor`), and each micro-batch is written (`tile_writer`).
+Place on the data path: between a stream of events and the tiles that the fetcher reads. There are three steps: events
+are combined by key and tile before the shuffle (`tile_combine`), a keyed operator keeps the tiles (`tile_processor`),
+and each micro-batch is written (`tile_writer`).
 
-Delivery: at least once, and idempotent: same key and address, same bytes. Freshness: one micro-batch.
-Recovery: restart from the checkpoint. A stream that is restarted without its checkpoint begins with empty
-tiles; its closing time goes back, by which readers know that what they cached is no longer so.
+Delivery: at least once, and idempotent: same key and address, same bytes. Freshness: one micro-batch. Recovery: restart
+from the checkpoint. A stream that is restarted without its checkpoint begins with empty tiles. Its closing time goes
+back, which tells readers to drop what they cached.
 """
 
 from collections.abc import Mapping
@@ -57,28 +57,28 @@ def stream(
     generation is served.
 
     Args:
-        group_by: what to compute; its name is the query's, with ``.stream`` after it.
-        store: where the tiles go; it must be able to travel to the executors.
+        group_by: what to compute; the query's name is its name followed by ``.stream``.
+        store: the store to write to; it must be picklable, because it travels to the executors.
         checkpoint: the folder of the query's checkpoint.
-        start_ms: events before it are left out and counted: the batch end of the upload that has them.
-        lateness_ms: how far the watermark stays behind the latest event. A larger one completes tiles
-            later and amends fewer.
-        retention_ms: how long after its end a tile can still be amended, and stays in the store; whole tiles, at
-            least two days.
+        start_ms: the batch end of the upload to start from; earlier events are left out and counted.
+        lateness_ms: how far the watermark stays behind the latest event. With a larger value, tiles complete later
+            and fewer are amended.
+        retention_ms: how long after its end a tile can still be amended, and stays in the store: a multiple of the
+            smallest tile, at least two days.
         least_ttl_ms: how long a tile stays in the store at least after it was written, however old it is: two
-            days, as long as a batch is served. None keeps tiles until their dataset is dropped, which a
-            replayed history needs that is asked for on a later day.
-        tables: streaming DataFrames by the names of the streams that they are taken for. A GroupBy
-            without sources takes the one under its own name.
-        state: where the operator holds its state, and through which cache; the heap if None.
-        trigger: the arguments of Spark's ``trigger``, such as ``{"availableNow": True}``; as soon as
-            there is data if None.
+            days by default, as long as a batch is served. None keeps tiles until their dataset is dropped. A replayed
+            history that is queried on a later day needs that.
+        tables: streaming DataFrames that replace the streams of these names. A GroupBy without sources reads the one
+            under its own name.
+        state: the backend and cache of the operator's state; the heap if None.
+        trigger: the arguments of Spark's ``trigger``, such as ``{"availableNow": True}``; if None, a micro-batch
+            starts as soon as there is data.
         spark: reads the sources; the active session if None.
-        recorder: told of events and tiles after each micro-batch.
+        recorder: gets the metrics of events and tiles after each micro-batch.
 
     Raises:
-        OptionError: a source has no stream, the start is no batch end, the lateness is negative, the
-            retention too short.
+        OptionError: a source has no stream, the start is not a batch end, the lateness is negative, the
+            retention is too short.
         DataError: a column is missing or of a wrong type.
 
     Example::
@@ -111,7 +111,7 @@ def stream(
     writer = updates.writeStream.queryName(f"{plan.name}.stream").outputMode("update")
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    # A small tile is read until the largest that holds it has closed.
+    # A small tile is read until the largest tile that holds it has closed.
     put = tile_writer(dataset, plan.name, store, counts, recorder, keep_ms=retention_ms + plan.layers[-1])
     return writer.foreachBatch(put).option("checkpointLocation", checkpoint).start()
 
@@ -127,10 +127,10 @@ def tile_updates(
     spark: SparkSession | None = None,
     counts: EventCounts | None = None,
 ) -> DataFrame:
-    """Give the stream of tiles as they change, in the columns of ``TILE_SCHEMA``.
+    """Return the stream of changed tiles, in the columns of ``TILE_SCHEMA``.
 
-    Commonly used through `stream`; by itself when tiles go to another place as well. Arguments and
-    errors are those of `stream`.
+    Commonly used through `stream`; use it directly to write tiles to another place as well. Arguments and errors are
+    those of `stream`.
     """
     combined = _combined(compile_group_by(group_by), start_ms, lateness_ms, tables, spark, counts or EventCounts())
     return combined.transformWithStateInArrow(
@@ -146,7 +146,7 @@ def _combined(
     spark: SparkSession | None,
     counts: EventCounts,
 ) -> KeyedData:
-    """Give the stream of combined tiles, by slot."""
+    """Return the stream of combined tiles, keyed by slot."""
     _check(plan, start_ms, lateness_ms)
     timed = _timed_rows(plan, spark or SparkSession.active(), tables).withWatermark(
         EVENT_TIME, f"{lateness_ms} milliseconds"
@@ -169,13 +169,14 @@ def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
 
 
 def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -> DataFrame:
-    """Give key, time, inputs, and the time as the watermark takes it.
+    """Return key, time, inputs, and the time as a timestamp for the watermark.
 
-    An entity's change counts from when it is made. Behind it come whether the row goes, and the row's own time.
+    A change of an entity counts from its mutation time. Two more columns follow for entities: whether the row goes, and
+    the row's own time.
     """
     rows = stream_rows(spark, plan.group_by, tables)
     of_entities = any(isinstance(source, EntitySource) for source in sources_of(plan.group_by))
-    # A row without an own time belongs to no window, whenever it was changed.
+    # A row without an own time belongs to no window, whatever its mutation time.
     changed = F.when(F.col(TIME).isNotNull(), F.coalesce(F.col(VISIBLE), F.col(TIME)))
     time = changed if of_entities else F.col(TIME)
     return rows.select(
@@ -188,7 +189,7 @@ def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -
 
 
 def _combined_schema(timed: DataFrame) -> StructType:
-    """Give the schema of what is combined, with Spark's mark of the watermark on its time."""
+    """Return the schema of combined tiles, with Spark's watermark metadata on the event time."""
     schema: Any = parse_ddl(COMBINED_SCHEMA)
     metadata = timed.schema[EVENT_TIME].metadata
     return StructType(
@@ -202,7 +203,7 @@ def _combined_schema(timed: DataFrame) -> StructType:
 
 
 def _event_counts(spark: SparkSession | None) -> EventCounts:
-    """Give accumulators for the events of a stream; Spark Connect has none."""
+    """Return accumulators for the events of a stream; none on Spark Connect, which has no accumulators."""
     session = spark or SparkSession.active()
     if is_connect(session):
         return EventCounts()

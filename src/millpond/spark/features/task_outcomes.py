@@ -1,4 +1,7 @@
-"""What the tasks of a job say, collected; an error of Millpond's in a task is one of Millpond's on the driver."""
+"""Collects what the tasks of a job return. An error of Millpond's in a task becomes one of its kind on the driver.
+
+Place on the data path: on the driver, around the jobs of upload and backfill.
+"""
 
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row
@@ -12,11 +15,11 @@ _RAISED_IN_TASKS: tuple[tuple[type[MillpondError], str], ...] = (
 
 
 def outcomes_of(job: DataFrame, doing: str) -> list[Row]:
-    """Run a job and give its rows.
+    """Run a job and return its rows.
 
     Args:
-        job: few rows.
-        doing: what errors begin with, such as ``"GroupBy 'route': during the upload"``.
+        job: the job; it has few rows.
+        doing: the beginning of errors, such as ``"GroupBy 'route': during the upload"``.
 
     Raises:
         CorruptionError: a task met stored bytes that cannot be read.

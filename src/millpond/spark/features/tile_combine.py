@@ -1,14 +1,14 @@
-"""Before the shuffle: the events of a micro-batch become one partial IR for each key and tile.
+"""Before the shuffle: combines the events of a micro-batch into one partial IR for each key and tile.
 
-Place on the data path: first step of the stream of tiles. What crosses the shuffle is then one row for each
-hash slot, with the partial IRs of its keys, and not a row for each event. A partial IR is the packed cells of a
-tile that holds only these events; the operator merges it into the tile that it keeps.
+Place on the data path: first step of the stream of tiles. Only one row for each hash slot crosses the shuffle, with the
+partial IRs of its keys, instead of one row for each event. A partial IR is the packed cells of a tile that holds only
+these events. The operator merges it into the tile that it keeps.
 
-A change of an entity lies in the tile of its mutation time; its cells are collected by the row's own time. A
-row that is taken away is subtracted by the cells that can delete; the others ignore it.
+A change of an entity goes into the tile of its mutation time. Its cells are collected by the row's own time. A removed
+row is subtracted from the cells that can delete; the others ignore it.
 
-Left out, and counted: events before the stream's start, which the upload has; rows with a null in their
-key, which belong to no key; rows without a time, which belong to no tile.
+Three kinds of rows are left out and counted: events before the stream's start, which the upload has; rows with a null
+in their key, which belong to no key; rows without a time, which belong to no tile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,24 +30,26 @@ from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, enco
 from millpond.spark.shuffle.arrow_lots import lots
 
 COMBINED_SCHEMA = "slot int, tiles binary, event_time timestamp"
-"""One row for each slot: the combined tiles of its keys, and a time up to which the watermark may go."""
+"""One row for each slot: the combined tiles of its keys, and the latest event time, for the watermark."""
 
 EVENT_TIME = "event_time"
 """The column that the watermark looks at."""
 
 OWN_TIME = "own_ms"
-"""The column of the time that windows look at, where rows come and go."""
+"""The column of a row's own time, which windows look at. Only sources whose rows come and go have it."""
 
 _ROWS_AT_ONCE = 1_000_000
 _BYTES_AT_ONCE = 64 << 20
-"""Events of one key and tile in two lots cross the shuffle twice, so a lot is as large as memory allows."""
+"""The most rows and bytes of a lot. Events of one key and tile in two lots cross the shuffle twice, so a lot is as
+large as memory allows.
+"""
 
 _COMBINED = pa.schema([("slot", pa.int32()), ("tiles", pa.binary()), ("event_time", pa.timestamp("us", tz="UTC"))])
 
 
 @dataclass(frozen=True)
 class EventCounts:
-    """Accumulators of Spark's for what the events of a stream were; None where there are none (Spark Connect)."""
+    """Spark accumulators that count the events of a stream; None where Spark has none (Spark Connect)."""
 
     events: Any = None
     before_start: Any = None
@@ -55,7 +57,7 @@ class EventCounts:
     without_time: Any = None
 
     def add(self, name: str, amount: int) -> None:
-        """Add to one of them."""
+        """Add to one of the counts."""
         accumulator = getattr(self, name)
         if accumulator is not None and amount:
             accumulator.add(amount)
@@ -64,12 +66,12 @@ class EventCounts:
 def combiner(
     plan: GroupByPlan, start_ms: int, counts: EventCounts
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give the function of one task: events in, in the order of `plan_columns`, combined tiles out.
+    """Return the function of one task: it takes events in the order of `plan_columns` and yields combined tiles.
 
     Args:
-        plan: of the GroupBy.
-        start_ms: events before it are left out.
-        counts: where the events are counted.
+        plan: the plan of the GroupBy.
+        start_ms: events before this time are left out.
+        counts: counts the events.
     """
     key_width = len(plan.group_by.keys)
 
@@ -85,7 +87,7 @@ def combiner(
 
 
 def _kept(table: pa.Table, key_width: int, start_ms: int, counts: EventCounts) -> pa.Table:
-    """Give the rows that belong to a key and a tile of the stream, and count the others."""
+    """Return the rows that belong to a key and a tile of the stream, and count the others."""
     counts.add("events", len(table))
     time = table.column(key_width)
     timed = time.is_valid()
@@ -134,12 +136,12 @@ def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordB
 
 
 def _encoded_keys(plan: GroupByPlan, rows: pa.Table) -> list[bytes]:
-    """Give the bytes of keys of which no part is null."""
+    """Return the bytes of keys without null parts."""
     return [key for key in plan.encode_keys([_values(column) for column in rows.columns]) if key is not None]
 
 
 def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, list[int]]]:
-    """Give slot and start of each block, and the numbers of its groups."""
+    """Yield slot and start of each block, with the numbers of its groups."""
     order = np.lexsort((starts, slots))
     slots, starts = slots[order], starts[order]
     begins = np.flatnonzero((np.diff(slots, prepend=-1) != 0) | (np.diff(starts, prepend=starts[0]) != 0))
@@ -149,13 +151,13 @@ def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iter
 
 
 def packed_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> list[bytes]:
-    """Give the packed cells of each group of events; rows that are taken away are subtracted where cells can delete.
+    """Return the packed cells of each group of events. Removed rows are subtracted where cells can delete.
 
     Args:
-        plan: of the GroupBy.
-        events: the columns of `plan_columns`, and ``is_delete`` and ``own_ms`` where rows come and go: there the
+        plan: the plan of the GroupBy.
+        events: the columns of `plan_columns`. Where rows come and go, also ``is_delete`` and ``own_ms``, and the
             time is when the row came or went.
-        key_width: how many columns the key has.
+        key_width: the number of key columns.
         groups: the group of each row.
     """
     fields = plan.group_by.inputs
@@ -184,7 +186,7 @@ def _without(
 
 
 def input_values(column: pa.ChunkedArray, type_: DataType) -> list[Any]:
-    """Give a column of inputs as the values that a plan collects: a map is a dict, and not a list of pairs."""
+    """Return a column of inputs as the values that a plan collects; a map becomes a dict, not a list of pairs."""
     values = _values(column)
     if type_.key is None:
         return values
@@ -202,5 +204,5 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _heartbeat() -> pa.RecordBatch:
-    """A row that belongs to no key: it has the operator say up to when tiles are closed."""
+    """Return a row that belongs to no key. It makes the operator emit the closing time."""
     return pa.RecordBatch.from_pylist([{"slot": CLOSING_SLOT}], schema=_COMBINED)

@@ -1,9 +1,9 @@
-"""What ends at a time: the tiles that close then, and those that state forgets, for all keys alike.
+"""What ends at a time: the tiles that close then, and those that state forgets then. They are the same for all keys.
 
 Place on the data path: beside the tiles of the operator (`touched_tiles`). It knows the plan's layers and the
 retention, and nothing of keys.
 
-State drops the tiles of an hour, and the hours of a day, together: one timer for all of them.
+State drops the tiles of an hour, and the hours of a day, together, with one timer.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Ends(NamedTuple):
 
     Args:
         closed: layer and start of the tiles that end then, the smallest first.
-        above: the address of the next larger tile, which takes these in; None if they are of the largest layer.
+        above: the address of the next larger tile, which these are merged into; None if they are of the largest layer.
         forgotten: the addresses of the tiles that state drops then.
     """
 
@@ -47,11 +47,11 @@ class TileEnds:
         self._ends: dict[int, Ends] = {}
 
     def at(self, time_ms: int) -> Ends:
-        """Give what ends at a time."""
+        """Return what ends at a time."""
         if time_ms not in self._ends:
             forgotten_ms = time_ms - self._retention_ms
             closed = [(layer, time_ms - size) for layer, size in enumerate(self._layers) if time_ms % size == 0]
-            # The layers divide each other, so these are the first ones; the tile above the last of them takes it in.
+            # The layers divide each other, so these are the first ones. The tile above the last takes it in.
             above = None
             if 0 < len(closed) < len(self._layers):
                 above = tile_address(len(closed), tile_start(time_ms - 1, self._layers[len(closed)]))
@@ -60,12 +60,12 @@ class TileEnds:
         return self._ends[time_ms]
 
     def forgotten_at(self, layer: int, start_ms: int) -> int:
-        """Give when the tile of a layer that starts at a time is forgotten, with all others of its span."""
+        """Return when the tile of a layer that starts at a time is forgotten, together with all others of its span."""
         span = self._span(layer)
         return tile_start(start_ms, span) + span + self._retention_ms
 
     def _forgotten(self, layer: int, time_ms: int) -> list[int]:
-        """Give the addresses of a layer's tiles that are forgotten together, once the last one ended at a time."""
+        """Return the addresses of a layer's tiles that are forgotten together when the last of them ends at a time."""
         size, span = self._layers[layer], self._span(layer)
         if time_ms % span:
             return []

@@ -1,23 +1,24 @@
-"""Blocks of tiles in keyed state: a block that has grown lies in leaves, so that a change writes its own leaf alone.
+"""Blocks of tiles in keyed state. A large block is divided into leaves, so that a change writes only its own leaf.
 
-Place on the data path: inside the operator of the stream of tiles, between what one call touches (`touched_tiles`)
+Place on the data path: inside the operator of the stream of tiles, between the changes of one call (`touched_tiles`)
 and the states of the Arrow form.
 
-A block is one entry of state while it is small. One that outgrows `LEAF_BYTES` is *divided*: its keys go into *leaves*
-of up to that size, each an entry of its own, and its own entry becomes a *root*. A leaf has the keys of one range of
+A small block is one entry of state. A block that outgrows `LEAF_BYTES` is *divided*: its keys go into *leaves* of up to
+that size, each an entry of its own, and the block's own entry becomes a *root*. A leaf has the keys of one range of
 hashes. The root says where the ranges begin, and whether the tiles are complete. So a change writes the leaves of its
-keys, and closing a divided block writes its root. A leaf that outgrows the size is divided in turn, as in a
-B-tree, and no other leaf is touched: what a call writes follows the keys that it changed, however many there are.
+keys, and closing a divided block writes only its root. A leaf that outgrows the size is divided in turn, as in a
+B-tree, and no other leaf is touched. So what a call writes depends on the keys that it changed, not on how many keys
+there are.
 
     blocks: address                -> a block, or a root:         [complete, [where the range of each leaf begins]]
     leaves: address, range's begin -> a block of the keys of that range, or markers of such keys
 
-Invariant: the ranges of a root cover all hashes, so the first one begins at 0, and each has its leaf in state. What
-a leaf says of being complete is not looked at. Blocks from before there were leaves may have any size; they are
-divided when they change.
+Invariant: the ranges of a root cover all hashes, so the first one begins at 0, and each range has its leaf in state.
+The mark of completeness in a leaf is ignored. An undivided block in stored state may have any size; it is divided when
+it changes.
 
-Trade-off: small leaves have a change write little and give state more entries. Leaves are never joined again: tiles
-only grow, and the block goes as a whole when it is forgotten.
+Trade-off: with small leaves a change writes little, but state has more entries. Leaves are never joined again: tiles
+only grow, and a forgotten block is removed whole.
 
 Source: R. Bayer and E. McCreight, "Organization and Maintenance of Large Ordered Indexes" (1972), for the division.
 """
@@ -39,10 +40,10 @@ from millpond.spark.features.tile_slots import Block, decode_block, decode_marke
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 
 LEAF_BYTES = 1_024
-"""How many bytes of tiles an entry of state holds; one tile may have more."""
+"""About the most bytes of tiles in one entry of state. A single tile may be larger."""
 
 ROOT_FORMAT_VERSION = 2
-"""The format of a root; blocks and markers are of format 1, so the first byte tells them apart."""
+"""The format of a root. Blocks and markers have format 1, so the first byte tells them from a root."""
 
 _ROOT_FORMAT_BYTE = bytes([ROOT_FORMAT_VERSION])
 
@@ -54,7 +55,7 @@ _WHAT = "root of a block of tiles"
 
 
 class TileStates(NamedTuple):
-    """Where the operator keeps its blocks: by slot and address, and their leaves by the begin of the range too."""
+    """The states of the operator: blocks by slot and address, leaves by slot, address and begin of range."""
 
     handle: ArrowProcessorHandle
     blocks: Any  # an ArrowMapState
@@ -80,12 +81,12 @@ _decode_root = msgspec.msgpack.Decoder(_Root).decode
 
 
 def encode_root(begins: list[int], *, complete: bool) -> bytes:
-    """Give the bytes of the root of a divided block."""
+    """Return the bytes of the root of a divided block."""
     return with_header(ROOT_FORMAT_VERSION, _encode(_Root(complete, begins)))
 
 
 def decode_root(data: bytes) -> tuple[bool, list[int]]:
-    """Give whether the tiles of a divided block are complete, and where the ranges of its leaves begin.
+    """Return whether the tiles of a divided block are complete, and where the ranges of its leaves begin.
 
     Raises:
         CorruptionError: the bytes are torn or altered.
@@ -103,13 +104,13 @@ def decode_root(data: bytes) -> tuple[bool, list[int]]:
 
 
 class _Stored:
-    """A block as state has it.
+    """A block as state holds it.
 
     Attributes:
-        block: with the keys of the leaves that were read.
+        block: the block, with the keys of the leaves that were read.
         begins: where the ranges of its leaves begin; empty if it is not divided.
-        unread: of these, the leaves that were not read.
-        complete: what its root says.
+        unread: those of ``begins`` whose leaves were not read.
+        complete: whether state marks the block complete.
     """
 
     __slots__ = ("begins", "block", "complete", "unread")
@@ -121,7 +122,7 @@ class _Stored:
         self.complete = block.complete
 
     def unread_of(self, keys: Collection[bytes] | None) -> list[int]:
-        """Give the leaves of some keys, or of all, that were not read."""
+        """Return the begins of the unread leaves of some keys; None for the keys means all leaves."""
         if keys is None:
             return sorted(self.unread)
         begins = np.asarray(self.begins)
@@ -129,7 +130,7 @@ class _Stored:
         return [begin for begin in touched.tolist() if begin in self.unread]
 
     def divided(self, changed: Collection[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-        """Give begin and keys of the leaves of some keys, after those that have outgrown their size were divided."""
+        """Divide the leaves that have outgrown their size; yield begin and keys of each leaf with a changed key."""
         begins = np.asarray(self.begins or [0])
         keys = list(self.block.keys())
         hashes = _hashes(keys)
@@ -151,7 +152,7 @@ class _Stored:
 
 
 def _cuts(hashes: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Give where ascending hashes are cut, so that pieces are about equally large and not larger than a leaf.
+    """Return where to cut ascending hashes into pieces of about equal size, none much larger than a leaf.
 
     Keys of one hash stay together.
     """
@@ -178,13 +179,13 @@ class StoredBlocks:
         self._gone: dict[Place, list[int]] = {}
 
     def load(self, wanted: Mapping[Place, Collection[bytes] | None]) -> None:
-        """Read what is wanted and was not read yet, all at once.
+        """Read what is wanted and was not read yet, with one read of each state.
 
         Args:
-            wanted: of each block the keys; None for all of them, and no keys for the root alone.
+            wanted: the keys wanted of each block; None for all of them, and no keys for the root alone.
 
         Raises:
-            CorruptionError: what state has cannot be read.
+            CorruptionError: stored state cannot be read.
         """
         missing = [place for place in wanted if place not in self._stored]
         for place, data in zip(missing, _values(self._states.blocks, missing), strict=True):
@@ -199,7 +200,7 @@ class StoredBlocks:
             self._read_leaf((slot, address), begin, data)
 
     def get(self, place: Place, keys: Collection[bytes] | None) -> Block | None:
-        """Give a block of which some keys are read, or all; None if there is none."""
+        """Return a block with some of its keys read, or all keys if None; None if there is no such block."""
         stored = self._stored.get(place)
         if stored is None or stored.unread:
             self.load({place: keys})
@@ -207,13 +208,13 @@ class StoredBlocks:
         return None if stored is None else stored.block
 
     def read(self, place: Place) -> Block:
-        """Give a block that was read and is there."""
+        """Return a block that was read and exists."""
         stored = self._stored[place]
-        assert stored is not None  # noqa: S101 - whoever asks has read it
+        assert stored is not None  # noqa: S101 - the caller has read it
         return stored.block
 
     def made(self, place: Place) -> Block:
-        """Make a block where there is none."""
+        """Make an empty block where there is none, and return it."""
         stored = self._stored[place] = _Stored(Block(), [])
         return stored.block
 
@@ -228,18 +229,18 @@ class StoredBlocks:
         """Write back what changed, and remove what is gone.
 
         Args:
-            changed: of each block the keys that changed; none if it was only completed.
+            changed: the changed keys of each block; none if it was only completed.
         """
         blocks: dict[tuple[int, ...], bytes] = {}
         leaves: dict[tuple[int, ...], bytes] = {}
         for place, keys in changed.items():
             stored = self._stored[place]
-            assert stored is not None  # noqa: S101 - what is gone has not changed
+            assert stored is not None  # noqa: S101 - a removed block has not changed
             block, before = stored.block, len(stored.begins)
             if not before and block.size() <= LEAF_BYTES:
                 blocks[place] = self._encoded(place, block)
                 continue
-            # A block that is divided only now writes all of its keys.
+            # A block that is divided for the first time writes all of its keys.
             for begin, leaf in stored.divided(keys if before else block.keys()):
                 leaves[*place, begin] = self._encoded(place, block.part(leaf))
             if len(stored.begins) != before or stored.complete != block.complete:
@@ -280,7 +281,7 @@ _MAP_KEYS = ("address", "begin")
 
 
 def _tables(places: Collection[tuple[int, ...]]) -> tuple[pa.Table, pa.Table]:
-    """Give slots and map keys of places as the states take them."""
+    """Return the slots and the map keys of places as the states take them."""
     slots, *map_keys = (pa.array(numbers, pa.int64()) for numbers in zip(*places, strict=True))
     return pa.table({"slot": slots.cast(pa.int32())}), pa.table(dict(zip(_MAP_KEYS, map_keys, strict=False)))
 

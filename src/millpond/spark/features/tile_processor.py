@@ -1,32 +1,32 @@
-"""Tiles in keyed state: what the operator keeps of each key, and when it says what.
+"""Tiles in keyed state: which tiles the operator keeps for each key, and when it emits them.
 
-Place on the data path: second step of the stream of tiles, after events were combined, before tiles are
-written. Its keys are hash slots (`tile_slots`). It runs in the Arrow form: one call for all slots of a shard and batch.
+Place on the data path: second step of the stream of tiles, after events were combined, before tiles are written. Its
+keys are hash slots (`tile_slots`). It runs in the Arrow form: one call for all slots of a shard and batch.
 
-The life of a tile: it *opens* with its first event and is emitted, whole, in each batch that changes
-it. A timer at its end *closes* it: it is emitted once more, complete. A late event *amends* it: it is
-emitted complete again, under the next version, and the key's amendment marker goes up. A tile that first
-appears after its end was complete and empty until then, so it begins at version 1 and counts as amended.
-When a tile is so old that no query can reach it (``retention_ms`` after its end), it is *forgotten*; an
-event for it after that is left out and counted, because a tile made of it alone would overwrite the
-whole one. State drops the tiles of an hour, and the hours of a day, together: one timer for all of them.
+The life of a tile:
 
-Layers: when a tile closes, its IR is merged into the tile of the next layer that holds it. That one
-is emitted when it closes in turn, at its own end. So the operator touches a large tile once for each
-small one, and not once for each event. A late event amends every closed tile that holds it and joins the
-first open one.
+- It *opens* with its first event. Each batch that changes it emits it whole.
+- A timer at its end *closes* it: it is emitted once more, as complete.
+- A late event *amends* it: it is emitted again, complete and under the next version, and the key's amendment marker
+  goes up. A tile that first appears after its end was complete and empty until then. So it begins at version 1 and
+  counts as amended.
+- It is *forgotten* when no query can reach it, ``retention_ms`` after its end. A later event for it is left out and
+  counted, because a tile of that event alone would overwrite the whole one. State drops the tiles of an hour, and the
+  hours of a day, together, with one timer.
 
-The closing time: a heartbeat in each batch, and a timer at each end of a tile, has the operator emit the
-watermark, rounded down to a whole tile. All tiles that end by then are emitted in the same batch or were
-before, for timers of one watermark fire in one batch, and a tile that is closed by another within a batch
-is closed at once.
+Layers: when a tile closes, its IR is merged into the tile of the next layer that holds it. That tile is emitted only
+when it closes, at its own end. So the operator touches a large tile once for each small one, not once for each event. A
+late event amends every closed tile that holds it, and is merged into the first open one.
 
-State: of each slot a block of tiles for each address, and the markers of its keys, in leaves once they are many
-(`tile_leaves`). All of it is read and written for many keys at once, and a timer is one for all keys of a slot.
+The closing time: a heartbeat in each batch, and a timer at each end of a tile, make the operator emit the watermark,
+rounded down to a whole tile. All tiles that end by then were emitted before, or are emitted in the same batch: the
+timers of one watermark fire in one batch, and a tile that another one closes within a batch is closed at once.
 
-Delivery: at least once, and idempotent: equal events make equal bytes in any order, so a batch that
-Spark runs again writes the same rows over themselves. Freshness: one micro-batch. Recovery: restart from
-the checkpoint.
+State: a block of tiles for each slot and address, and the markers of the slot's keys. Large ones are divided into
+leaves (`tile_leaves`). State is read and written for many keys at once, and one timer serves all keys of a slot.
+
+Delivery: at least once, and idempotent: equal events make equal bytes in any order, so a batch that Spark runs again
+overwrites rows with equal ones. Freshness: one micro-batch. Recovery: restart from the checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,8 +52,8 @@ class TileProcessor(ArrowStatefulProcessor):
     """Keeps the tiles of a GroupBy's keys and emits those that changed; for the time mode ``EventTime``.
 
     Args:
-        group_by: whose tiles.
-        retention_ms: how long after its end a tile can still be amended; whole tiles.
+        group_by: the GroupBy of the tiles.
+        retention_ms: how long after its end a tile can still be amended; a multiple of the smallest tile.
 
     Raises:
         OptionError: the retention is shorter than two days, or not a whole number of tiles.
@@ -80,14 +80,14 @@ class TileProcessor(ArrowStatefulProcessor):
         key_index: pa.Array,  # noqa: ARG002 - the rows have their slot
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pa.Table]:
-        """Merge a batch's combined tiles into those of all keys; emit each tile that they changed, once."""
+        """Merge a batch's combined tiles into those of all keys, and emit each changed tile once."""
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         tiles = self._tiles(watermark_ms)
         if CLOSING_SLOT in keys.column("slot").to_pylist():
             tiles.tell_closing_time()
         parts = _by_block(rows)
         oldest_ms = watermark_ms - self._retention_ms - self._tile_ms
-        # By time, and within it in the order of the slots, which come by key groups.
+        # By time. Slots of one time keep their order, which is by key group.
         kept = sorted((place for place in parts if place[1] > oldest_ms), key=itemgetter(1))
         merged = {place: _merged(self._plan, parts[place]) for place in kept}
         tiles.load_open({place: one for place, one in merged.items() if place[1] + self._tile_ms > watermark_ms})
@@ -103,7 +103,7 @@ class TileProcessor(ArrowStatefulProcessor):
         yield from tiles.written()
 
     def handleExpiredTimers(self, keys: pa.Table, expiry_ms: pa.Array, timerValues: TimerValues) -> Iterator[pa.Table]:  # noqa: N802, N803
-        """Close the tiles that end here, and forget those that ended a retention ago."""
+        """Close the tiles that end at these timers, and forget those whose retention is over."""
         due = list(zip(keys.column("slot").to_pylist(), expiry_ms.to_pylist(), strict=True))
         tiles = self._tiles(timerValues.getCurrentWatermarkInMs())
         if any(slot == CLOSING_SLOT for slot, _ in due):
@@ -117,7 +117,7 @@ class TileProcessor(ArrowStatefulProcessor):
 
 
 def _by_block(rows: pa.Table) -> dict[tuple[int, int], list[CombinedTiles]]:
-    """Give the combined tiles by slot and start."""
+    """Return the combined tiles by slot and start."""
     parts: dict[tuple[int, int], list[CombinedTiles]] = {}
     for slot, data in zip(rows["slot"].to_pylist(), rows["tiles"].to_pylist(), strict=True):
         if data is not None:
@@ -134,5 +134,5 @@ def _merged(plan: GroupByPlan, parts: Sequence[CombinedTiles]) -> TileCells:
 
 
 def _events(parts: Sequence[CombinedTiles], keys: set[bytes]) -> int:
-    """Give how many events some keys have."""
+    """Return the number of events of some keys."""
     return sum(events for part in parts for key, events in zip(part.keys, part.events, strict=True) if key in keys)

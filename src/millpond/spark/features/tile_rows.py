@@ -1,6 +1,6 @@
 """The rows that the operator of a stream of tiles emits.
 
-Place on the data path: between the operator and whoever writes tiles.
+Place on the data path: between the operator (`tile_processor`) and the writer (`tile_writer`).
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 TILE_SCHEMA = "key binary, address bigint, value binary, change int, amount bigint"
-"""A row for the KV store and what it is, or a closing time, or a count of events."""
+"""Each row is a row for the KV store with its kind, or a closing time, or a count of events."""
 
 OPENED, CLOSED, AMENDED, MARKED, CLOSING, LATE, FORGOTTEN = range(7)
-"""What a row is: an open, closed or amended tile; a marker; and in ``amount`` a closing time or a count of events."""
+"""The kinds of rows: an open, closed or amended tile; a marker; a closing time; late and forgotten events.
+
+``amount`` has the closing time or the number of events.
+"""
 
 _TILES = pa.schema(
     [
@@ -54,7 +57,7 @@ class TileRows:
         self._amounts += [0] * len(keys)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Give the rows, in the columns of `TILE_SCHEMA`, some ten thousand at a time.
+        """Return the rows in the columns of `TILE_SCHEMA`, in tables of at most 50,000 rows.
 
         >>> rows = TileRows()
         >>> rows.add(b"EWR", 0, b"tile", OPENED, 0)

@@ -1,16 +1,18 @@
 """Hash slots: the keys of a stream of tiles, divided into a fixed number of parts.
 
-Place on the data path: between the events of a stream and the operator's state. The operator's key is a slot, and
-its state holds the tiles of all keys of a slot that start together as one *block*. So what is done once for each key
-of the state (reading, writing, timers, the commit) is done once for hundreds of tiles.
+Place on the data path: between the events of a stream and the operator's state. The operator's key is a slot. Its state
+holds *blocks*: a block has the tiles of all keys of a slot that start together. So the cost of each key of the state
+(reading, writing, timers, the commit) is paid once for hundreds of tiles.
 
-A block of more keys than a few dozen lies in leaves (`tile_leaves`), so that a change does not write all of it.
+A block with more than a few dozen keys is divided into leaves (`tile_leaves`), so that a change does not rewrite all of
+it.
 
     block:           [form, complete, {key: packed cells}, {key: version}, {key: form}]
     combined tiles:  {start: [[key], [packed cells], [number of events]]}
 
-A tile of a block has version 0 and the block's form if it is not among the versions and forms. Only late events give
-a tile a version, so one that has a version is complete, and all others are as the block says.
+A key that is not among a block's versions has a tile of version 0. A key that is not among its forms has a tile of the
+block's form. Only late events give a tile a version. So a tile with a version is complete, and every other tile is
+complete if its block is.
 
 Source: Redis Cluster's hash slots, for the division.
 """
@@ -27,10 +29,10 @@ from millpond.features.value_codec import TileCodec
 from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 
 SLOTS = 256
-"""How many slots there are; a stream keeps its number as long as its checkpoint lives."""
+"""The number of slots. A stream keeps its number of slots as long as its checkpoint lives."""
 
 CLOSING_SLOT = SLOTS
-"""The slot of no key: its batches and timers say up to when tiles are closed."""
+"""The slot of no key. Its batches and timers make the operator emit the closing time."""
 
 FORMAT_VERSION = 1
 """The format of a block and of a slot's markers."""
@@ -38,11 +40,11 @@ FORMAT_VERSION = 1
 _WHAT = "block of tiles"
 
 _KEY_BYTES = 6
-"""What a key and its tile take besides their own bytes, at most."""
+"""The most bytes that a key and its tile take besides their own."""
 
 
 def slot_of(key: bytes) -> int:
-    """Give the slot of a key.
+    """Return the slot of a key.
 
     >>> slot_of(b"EWR"), slot_of(b"JFK")
     (114, 159)
@@ -54,8 +56,8 @@ class TileCells:
     """The packed cells of some keys' tiles.
 
     Attributes:
-        cells: of each key its packed cells.
-        forms: of each key whose tile lacks cells of the plan, the form of its cells.
+        cells: the packed cells of each key.
+        forms: the form of each tile that lacks cells of the plan, by key.
     """
 
     __slots__ = ("cells", "forms")
@@ -65,7 +67,7 @@ class TileCells:
         self.forms: dict[bytes, bytes] = {} if forms is None else forms
 
     def of(self, keys: Sequence[bytes]) -> "TileCells":
-        """Give the tiles of some of the keys."""
+        """Return the tiles of some of the keys."""
         if len(keys) == len(self.cells):
             return TileCells(self.cells, self.forms)
         cells, forms = self.cells, self.forms
@@ -73,11 +75,11 @@ class TileCells:
 
 
 class Block(TileCells):
-    """The tiles of a slot's keys that start together; of markers, which have no cells, the versions alone.
+    """The tiles of a slot's keys that start together. A block of markers has only versions, and no cells.
 
     Attributes:
-        complete: whether the watermark has passed their end.
-        versions: of each key whose tile late events have amended, how often.
+        complete: whether the watermark has passed the end of the tiles.
+        versions: the number of amendments by late events, for each key whose tile has any.
     """
 
     __slots__ = ("complete", "versions")
@@ -95,21 +97,21 @@ class Block(TileCells):
         self.versions: dict[bytes, int] = {} if versions is None else versions
 
     def keys(self) -> Collection[bytes]:
-        """Give the keys that it has."""
+        """Return the keys of the block."""
         return self.cells or self.versions
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Give of each key how many bytes it takes, about."""
+        """Return about how many bytes each key takes."""
         keys, cells = self.keys(), self.cells
         sizes = np.fromiter(map(len, keys), np.int64, len(keys)) + _KEY_BYTES
         return sizes + np.fromiter(map(len, cells.values()), np.int64, len(cells)) if cells else sizes
 
     def size(self) -> int:
-        """Give how many bytes all keys take, about."""
+        """Return about how many bytes all keys take."""
         return sum(map(len, self.keys())) + sum(map(len, self.cells.values())) + _KEY_BYTES * len(self.keys())
 
     def part(self, keys: Iterable[bytes]) -> "Block":
-        """Give the block of some of the keys, not complete."""
+        """Return a block of some of the keys; it is not marked complete."""
         cells, forms, versions = self.cells, self.forms, self.versions
         if not cells:
             return Block(versions={key: versions[key] for key in keys})
@@ -121,7 +123,7 @@ class Block(TileCells):
         return part
 
     def take(self, part: "Block") -> None:
-        """Take in the keys of a part."""
+        """Add the keys of another block."""
         self.cells.update(part.cells)
         if part.forms:
             self.forms.update(part.forms)
@@ -129,11 +131,11 @@ class Block(TileCells):
             self.versions.update(part.versions)
 
     def is_closed(self, key: bytes) -> bool:
-        """Tell whether the tile of a key is closed."""
+        """Return whether the tile of a key is closed."""
         return self.complete or key in self.versions
 
     def open_keys(self) -> list[bytes]:
-        """Give the keys whose tiles are open."""
+        """Return the keys whose tiles are open."""
         if self.complete:
             return []
         versions = self.versions
@@ -149,12 +151,12 @@ class _StoredBlock(msgspec.Struct, array_like=True):
 
 
 class CombinedTiles(msgspec.Struct, array_like=True):
-    """The events of a slot's keys in one tile of each, combined.
+    """The combined events of a slot's keys; each key has one tile.
 
     Args:
-        keys: each at most once.
-        cells: the packed cells of each.
-        events: how many events each has.
+        keys: the keys, each at most once.
+        cells: the packed cells of each key.
+        events: the number of events of each key.
     """
 
     keys: list[bytes]
@@ -169,12 +171,12 @@ _decode_combined = msgspec.msgpack.Decoder(dict[int, CombinedTiles]).decode
 
 
 def encode_combined(tiles: dict[int, CombinedTiles]) -> bytes:
-    """Give the bytes of a slot's combined tiles, by where they start."""
+    """Return the bytes of a slot's combined tiles, given by start."""
     return _encode(tiles)
 
 
 def decode_combined(data: bytes) -> dict[int, CombinedTiles]:
-    """Read what `encode_combined` wrote.
+    """Return the combined tiles that `encode_combined` wrote, by start.
 
     >>> decode_combined(encode_combined({0: CombinedTiles([b"EWR"], [b"cells"], [2])}))[0].events
     [2]
@@ -184,13 +186,13 @@ def decode_combined(data: bytes) -> dict[int, CombinedTiles]:
 
 
 def encode_block(codec: TileCodec, block: Block) -> bytes:
-    """Give the bytes of a block."""
+    """Return the bytes of a block."""
     stored = _StoredBlock(codec.form, block.complete, block.cells, block.versions, block.forms)
     return with_header(FORMAT_VERSION, _encode(stored))
 
 
 def decode_block(codec: TileCodec, data: bytes) -> Block:
-    """Give the block that bytes hold, with the cells of the codec's plan.
+    """Return the block that bytes hold, with the cells of the codec's plan.
 
     Raises:
         CorruptionError: the bytes are torn or altered, or of another generation.
@@ -207,7 +209,7 @@ def decode_block(codec: TileCodec, data: bytes) -> Block:
 
 
 def _take_over(codec: TileCodec, form: bytes, block: Block) -> None:
-    """Give the tiles of a block the cells of a plan that has changed."""
+    """Convert the tiles of a block to the cells of a plan that has changed."""
     former, block.forms = block.forms, {}
     for key, cells in block.cells.items():
         known, block.cells[key] = codec.pack(codec.unpack(former.get(key, form), cells))
@@ -216,12 +218,12 @@ def _take_over(codec: TileCodec, form: bytes, block: Block) -> None:
 
 
 def encode_markers(markers: dict[bytes, int]) -> bytes:
-    """Give the bytes of how often closed tiles of a slot's keys were amended."""
+    """Return the bytes of the markers of a slot's keys: how often closed tiles of each key were amended."""
     return with_header(FORMAT_VERSION, _encode(markers))
 
 
 def decode_markers(data: bytes) -> dict[bytes, int]:
-    """Read what `encode_markers` wrote.
+    """Return the markers that `encode_markers` wrote.
 
     Raises:
         CorruptionError: the bytes are torn or altered.
@@ -237,7 +239,7 @@ def decode_markers(data: bytes) -> dict[bytes, int]:
 
 
 def add_tiles(plan: GroupByPlan, tiles: TileCells, others: TileCells) -> None:
-    """Merge other tiles into some tiles, of which they may share keys."""
+    """Merge `others` into `tiles`. Both may have tiles of the same key."""
     cells, forms = tiles.cells, tiles.forms
     both = [key for key in others.cells if key in cells] if cells else []
     partial: list[bytes] = []

@@ -1,12 +1,12 @@
-"""After the operator: the tiles of a micro-batch go to the KV store, then the closing time that covers them.
+"""After the operator: writes the tiles of a micro-batch to the KV store, then the closing time that covers them.
 
-Place on the data path: last step of the stream of tiles, a ``foreachBatch`` function. The executors
-write the tiles. Rows of one key lie in one partition, its marker last, so a marker never stands before its
-tile. When all partitions are done, the driver writes the closing time: a crash before that leaves it too
-early, never too late.
+Place on the data path: last step of the stream of tiles, a ``foreachBatch`` function. The executors write the tiles.
+Rows of one key lie in one partition, its marker last, so the store never has a marker before its tile. When all
+partitions are done, the driver writes the closing time. A crash before that leaves the closing time too early, never
+too late.
 
-Spark's partitions of state are written by no more tasks than there are cores. So the tiles of several partitions go
-to the store together: a store that keeps rows by key, as LMDB does, touches each of its pages once for all of them.
+The partitions of state are coalesced into at most as many tasks as there are cores. So the tiles of several partitions
+go to the store together. A store that keeps rows by key, such as LMDB, touches each of its pages once for all of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,19 +32,21 @@ _WRITTEN = "change int, amount bigint"
 
 _ROWS_A_WRITE = 100_000
 _BYTES_A_WRITE = 64 << 20
-"""A store writes many rows at once faster than the few of an Arrow batch: LMDB rewrites each page once."""
+"""The most rows and bytes of one write. Many rows at once are written faster than the few of an Arrow batch: LMDB
+rewrites each page once.
+"""
 
 
 class TileCounts(msgspec.Struct, frozen=True):
-    """What one micro-batch of a stream of tiles did.
+    """The counts of one micro-batch of a stream of tiles.
 
     Attributes:
-        written: tiles put into the store, of all layers.
-        closed: of these, the ones that closed.
-        amended: of these, closed ones that late events changed.
-        late: events whose tile was closed.
-        forgotten: events whose tile is older than the retention; the next upload has them.
-        closing_time_ms: up to when tiles are closed; None if the batch did not say.
+        written: the number of tiles put into the store, of all layers.
+        closed: those of them that closed.
+        amended: those of them that were closed and changed by late events.
+        late: the number of events whose tile was closed.
+        forgotten: the number of events whose tile is older than the retention; the next upload has them.
+        closing_time_ms: the time up to which tiles are closed; None if the batch emitted none.
     """
 
     written: int = 0
@@ -64,14 +66,14 @@ def tile_writer(
     *,
     keep_ms: int = 0,
 ) -> Callable[[DataFrame, int], None]:
-    """Give the ``foreachBatch`` function that writes what a `TileProcessor` emits, in the operator's blobs.
+    """Return the ``foreachBatch`` function that writes what a `TileProcessor` emits, packed in the operator's blobs.
 
     Args:
         dataset: the dataset of the stream's generation.
         name: the name of the GroupBy, for metrics.
-        store: where to; it must be able to travel to the executors.
-        counts: of the events, counted before the shuffle.
-        recorder: told of each micro-batch.
+        store: the store to write to; it must be picklable, because it travels to the executors.
+        counts: the counts of events from before the shuffle.
+        recorder: gets the metrics of each micro-batch.
         keep_ms: how long after its start a tile stays in the store, if tiles expire.
     """
     events = EventTotals(counts)
@@ -89,13 +91,16 @@ def tile_writer(
 
 
 def _by_few_tasks(updates: DataFrame) -> DataFrame:
-    """Give the rows in no more partitions than there are cores; a client of Spark Connect is not told how many."""
+    """Return the rows in no more partitions than there are cores.
+
+    A client of Spark Connect does not know the number of cores, so its rows stay as they are.
+    """
     spark = updates.sparkSession
     return updates if is_connect(spark) else updates.coalesce(spark.sparkContext.defaultParallelism)
 
 
 def summed(rows: Iterable[tuple[int, int]]) -> TileCounts:
-    """Add up what the partitions counted, as (change, amount).
+    """Add up the counts of the partitions, given as (change, amount).
 
     >>> summed([(OPENED, 2), (CLOSED, 1), (CLOSING, 300_000)])
     TileCounts(written=3, closed=1, amended=0, late=0, forgotten=0, closing_time_ms=300000)
@@ -118,7 +123,7 @@ def summed(rows: Iterable[tuple[int, int]]) -> TileCounts:
 
 
 def record(recorder: Recorder, name: str, batch: TileCounts, events: dict[str, int]) -> None:
-    """Tell a recorder what a micro-batch did."""
+    """Record the metrics of a micro-batch."""
     for what, amount in events.items():
         recorder.count(f"millpond_stream_events_{what}_total", amount, name=name)
     recorder.count("millpond_stream_events_late_total", batch.late, name=name)
@@ -144,7 +149,7 @@ class EventTotals:
         self._told = dict.fromkeys(self._accumulators, 0)
 
     def since_last(self) -> dict[str, int]:
-        """Give what was counted since this was last asked."""
+        """Return what was counted since the last call."""
         totals = {name: one.value for name, one in self._accumulators.items()}
         grown = {name: total - self._told[name] for name, total in totals.items()}
         self._told = totals
@@ -152,9 +157,9 @@ class EventTotals:
 
 
 def keep_until_ms(address: int, keep_ms: int) -> int:
-    """Until when a tile is kept: by its own time, so that a replay keeps old tiles no longer than new ones.
+    """Return until when a tile is kept: by its own time, so that a replay keeps old tiles no longer than new ones.
 
-    A marker has no time. One that has expired differs from those that were cached, so it is safe to lose.
+    A marker has no time. An expired marker is safe to lose, because its absence differs from what was cached.
 
     >>> keep_until_ms(300_000, keep_ms=1_000), keep_until_ms(-300_000, keep_ms=1_000)
     (301000, 0)
@@ -165,7 +170,7 @@ def keep_until_ms(address: int, keep_ms: int) -> int:
 
 
 def _count(batch: pa.Table, counted: dict[int, int]) -> None:
-    """Count the tiles and markers of some rows, and take what its other rows say."""
+    """Count tiles and markers by kind, and add up the closing time and the counts of the other rows."""
     for found in pc.value_counts(batch.filter(batch.column("value").is_valid()).column("change")).to_pylist():
         counted[found["values"]] = counted.get(found["values"], 0) + found["counts"]
     others = batch.filter(batch.column("value").is_null())
@@ -183,7 +188,7 @@ def _writer(
         for lot in lots(unpack(batches), _ROWS_A_WRITE, _BYTES_A_WRITE):
             _count(lot, counted)
             tiles = lot.filter(lot.column("value").is_valid())
-            # Stores sort rows by key; Arrow does it faster, and makes neighbours in memory of them.
+            # Stores sort rows by key. Arrow sorts them faster, and puts neighbours side by side in memory.
             tiles = tiles.take(pc.sort_indices(tiles.column("key")))
             keys, addresses, values = (tiles.column(name).to_pylist() for name in ("key", "address", "value"))
             store.put_many(dataset, list(map(Put, keys, values, addresses, map(kept_until, addresses))))

@@ -1,10 +1,10 @@
-"""The blocks of tiles that one call of the operator touches: read for all slots at once, changed, written back at once.
+"""The blocks of tiles that one call of the operator touches: read together for all slots, changed, then written back.
 
-Place on the data path: inside the operator of the stream of tiles (`tile_processor`), which says what a
-tile's life is. This module carries it out, for all keys of a slot together.
+Place on the data path: inside the operator of the stream of tiles. `tile_processor` defines the life of a tile. This
+module carries it out for all keys of a slot together.
 
-Invariant: state holds each tile once, in the block of its slot and address; a tile of a higher layer that is still
-open was never emitted. Of a block only the tiles of keys that change are read, but for one that closes.
+Invariant: state holds each tile once, in the block of its slot and address. An open tile of a higher layer has never
+been emitted. Only the tiles of the keys that change are read from a block, unless the block closes; then all are read.
 """
 
 import heapq
@@ -34,8 +34,8 @@ from millpond.spark.features.tile_slots import CLOSING_SLOT, Block, TileCells, a
 class TouchedTiles:
     """The blocks that one call touches.
 
-    ``_written`` has of each block that changed the keys whose tiles did, none if it was only completed. ``_changed``
-    has what became of tiles; one that is not in it is not emitted.
+    ``_written`` has for each changed block the keys whose tiles changed; none if the block was only completed.
+    ``_changed`` has what happened to each tile. A tile that is not in it is not emitted.
     """
 
     def __init__(self, plan: GroupByPlan, retention_ms: int, states: TileStates, watermark_ms: int) -> None:
@@ -51,18 +51,18 @@ class TouchedTiles:
         self._due_times: list[int] = []
         self._ends = TileEnds(plan.layers, retention_ms)
         self._woken: set[tuple[int, int]] = set()
-        # In the order in which they are asked for: neighbours share a key group, so that states are written by runs.
+        # In the order of the requests: neighbours share a key group, so the states are written in runs.
         self._timers: dict[tuple[int, int], None] = {}
         self._emitted = TileRows()
 
     # Reading.
 
     def load_open(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
-        """Read what the smallest tiles of some keys are merged into, by slot and start."""
+        """Read the smallest tiles that `tiles`, given by slot and start, are merged into."""
         self._blocks.load({(slot, tile_address(0, start)): one.cells for (slot, start), one in tiles.items()})
 
     def load_late(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
-        """Read what closed tiles of some keys are merged into, in all layers."""
+        """Read the tiles, of all layers, that the late `tiles`, given by slot and start, are merged into."""
         wanted: dict[Place, dict[bytes, None]] = {}
         for (slot, start_ms), one in tiles.items():
             for layer, size in enumerate(self._layers):
@@ -71,7 +71,11 @@ class TouchedTiles:
         self._blocks.load(wanted)
 
     def load_due(self, due: Iterable[tuple[int, int]]) -> None:
-        """Read what ends at the times of timers (slot, time), what takes it in, and roots of what is forgotten."""
+        """Read what due timers need, given as (slot, time).
+
+        These are the tiles that close, the tiles of the next layer that they are merged into, and the roots of the
+        blocks that are forgotten.
+        """
         wanted: dict[Place, Collection[bytes] | None] = {}
         above: dict[Place, list[Place]] = {}
         for slot, time_ms in due:
@@ -95,17 +99,17 @@ class TouchedTiles:
     # Changing.
 
     def merge(self, slot: int, start_ms: int, tiles: TileCells) -> list[bytes]:
-        """Take events into their tiles, and into those above them that are closed; give the keys whose events are late.
+        """Merge events into their tiles and, if late, into those above. Return the keys with late events.
 
         Args:
-            slot: of the keys.
-            start_ms: where the tiles start.
-            tiles: of nothing but these events.
+            slot: the slot of the keys.
+            start_ms: the start of the tiles.
+            tiles: the tiles of these events alone.
         """
         return self._feed(slot, 0, start_ms, tiles)
 
     def close_due(self) -> None:
-        """Close every tile that ends by the watermark and is open yet, in the order of their ends."""
+        """Close each open tile that ends by the watermark, and forget what is due, in the order of the times."""
         while self._due_times:
             time_ms = heapq.heappop(self._due_times)
             ends = self._ends.at(time_ms)
@@ -122,12 +126,13 @@ class TouchedTiles:
         self._due[time_ms].append(slot)
 
     def _feed(self, slot: int, layer: int, start_ms: int, tiles: TileCells, *, closing: bool = False) -> list[bytes]:
-        """Merge tiles into those of a layer that hold a time, and from the closed ones on into the next layer.
+        """Merge tiles into those of a layer that hold a time, and those of closed keys into the next layer too.
 
-        An absent tile whose end the watermark has passed was complete and empty. Not so where a tile closes
-        just now (`closing`): then the ones that hold it were not closed before this batch either.
+        An absent tile whose end the watermark has passed was complete and empty, so it counts as closed. This does not
+        hold where a tile closes in this call (`closing`): the tiles that hold it were not closed before this batch
+        either.
 
-        Gives the keys whose tiles were closed.
+        Return the keys whose tiles were closed.
         """
         size = self._layers[layer]
         start = tile_start(start_ms, size)
@@ -144,7 +149,7 @@ class TouchedTiles:
             self._written[place] = dict.fromkeys(tiles.cells)
         changed = self._changed.setdefault(place, {})
         if len(closed) < len(tiles.cells):
-            # The block of an open tile that ends by the watermark has its timer in this batch.
+            # An open tile that ends by the watermark has a timer that fires in this batch.
             if closing or start + size > self._watermark_ms:
                 self._wake(slot, start + size)
             if layer == 0:
@@ -187,7 +192,7 @@ class TouchedTiles:
         self._written.pop(place, None)
 
     def _wake(self, slot: int, time_ms: int) -> None:
-        """Come back to a slot at a time: by a timer, or in this call if the watermark has passed it."""
+        """Revisit a slot at a time: by a timer, or in this call if the watermark has passed the time."""
         if time_ms > self._watermark_ms:
             self._timers[slot, time_ms] = None
         elif (time_ms, slot) not in self._woken:
@@ -195,7 +200,7 @@ class TouchedTiles:
             self._add_due(slot, time_ms)
 
     def tell_closing_time(self) -> None:
-        """Emit up to when tiles are closed, and come back at the end of the next one."""
+        """Emit the time up to which tiles are closed, and set a timer for the end of the next tile."""
         size = self._layers[0]
         closed_ms = tile_start(self._watermark_ms, size)
         self._timers[CLOSING_SLOT, closed_ms + size] = None
@@ -209,7 +214,7 @@ class TouchedTiles:
     # Writing.
 
     def written(self) -> Iterator[pa.Table]:
-        """Write back what changed, set the timers, and give the rows to emit: of each key its marker last."""
+        """Write back what changed, set the timers, and return the rows to emit. Each key's marker comes last."""
         for place, changed in self._changed.items():
             self._emit(place, self._blocks.read(place), changed)
         self._raise_markers()
@@ -231,7 +236,7 @@ class TouchedTiles:
             self._emitted.add_tiles(keys, address, values, [changed[key] for key in keys])
 
     def _alike(self, block: Block, keys: Collection[bytes]) -> dict[tuple[bytes, int], list[bytes]]:
-        """Give the keys of tiles that begin with the same bytes, by form and version."""
+        """Group the keys by form and version: the tiles of a group begin with the same bytes."""
         whole = self._plan.tile_codec.form
         if not (block.forms or block.versions):
             return {(whole, 0): list(keys)}
@@ -241,7 +246,7 @@ class TouchedTiles:
         return alike
 
     def _raise_markers(self) -> None:
-        """Raise the markers of the keys whose closed tiles changed, and emit them."""
+        """Raise and emit the markers of the keys whose closed tiles changed."""
         marked = {(slot, MARKER_ADDRESS): keys for slot, keys in self._marked.items()}
         self._blocks.load(marked)
         for place, keys in marked.items():

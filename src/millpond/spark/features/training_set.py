@@ -1,16 +1,15 @@
 """The training set: the features of a Join as they were at each query's time, beside the query's columns.
 
-Place on the data path: history and queries come in, what a model is trained on goes out. It asks the same
-plans and the same window rule as the fetcher, so a model is trained on what it is served.
+Place on the data path: it reads history and queries, and returns what a model is trained on. It uses the same plans and
+the same window rule as the fetcher, so a model is trained on what it is served.
 
-For each GroupBy the events and the queries meet in one table and are shuffled by key. In Python they are
-sorted by key and time (`row_sort`), and one pass answers each query where it lies among the events
-(`features.point_in_time`). A query row carries its columns, and the features that it has already, through
-that shuffle. So nothing is multiplied, nothing is joined back, no row needs an id, and nothing passes
-through the driver.
+For each GroupBy, events and queries are put into one table and shuffled by key. In Python they are sorted by key and
+time (`row_sort`), and one pass answers each query where it lies among the events (`features.point_in_time`). A query
+row carries its columns, and the features computed so far, through that shuffle. So rows are not multiplied or joined
+back, need no id, and do not pass through the driver.
 
-Delivery: every query once. Freshness: temporal features hold all events before the query; snapshot
-features, and values as they are, those before the midnight UTC at or before it.
+Delivery: every query once. Freshness: temporal features include all events before the query. Snapshot features, and
+those of a GroupBy without aggregations, include the events before the midnight UTC at or before the query.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,26 +53,26 @@ def training_set(
     between: tuple[Time, Time] | None = None,
     spark: SparkSession | None = None,
 ) -> DataFrame:
-    """Give the features of a Join, or of one GroupBy, as of each query, behind the query's own columns.
+    """Return the features of a Join, or of one GroupBy, as of each query, after the query's own columns.
 
-    A query whose key has a null part has null features of that part. Rows of the sources whose key has a
-    null part, or that have no time, are left out, as they are by the upload.
+    If a query's key has a null part, the features of that part of the Join are null. Rows of the sources with a
+    null in their key, or without a time, are left out, as in the upload.
 
     Args:
-        queries: one row for each question: the key columns, a time, the context fields of the Join, and
-            any other columns, such as labels, which are passed through. None asks for every key that has
-            been seen, again and again: see ``every``.
+        queries: one row for each query: the key columns, a time, the context fields of the Join, and any other
+            columns, such as labels, which are passed through. None asks for every key that has been seen, at
+            regular steps: see ``every``.
         target: what to compute.
-        time_column: when each question is asked: milliseconds since the epoch, UTC, or a timestamp, of
-            which the part below a millisecond is dropped. Without nulls.
-        tables: DataFrames that are taken for the sources' tables of these names; for a GroupBy without
-            sources under its own name.
-        snapshots_end_ms: the batch end as of which the snapshots of entity sources are.
-        bootstrap: logged answers, as the fetcher's log has them. A query with a logged answer of the same
+        time_column: the query time: milliseconds since the epoch, UTC, or a timestamp, which is cut to whole
+            milliseconds. It has no nulls.
+        tables: DataFrames that replace the sources' tables of these names. A GroupBy without sources reads the one
+            under its own name.
+        snapshots_end_ms: the batch end of the snapshots of entity sources.
+        bootstrap: logged answers, in the form of the fetcher's log. A query with a logged answer of the same
             keys, context and time gets it instead of a computed one.
-        every: without queries, the time from one question to the next, such as ``"1h"``.
-        between: without queries, the first question and the end, not included: milliseconds or datetimes
-            with a time zone. Each key is asked for from the first step after its first row on.
+        every: without queries, the time from one query to the next, such as ``"1h"``.
+        between: without queries, the first step and the end, which is not included: milliseconds or datetimes
+            with a time zone. Each key gets queries from the first step after its first row on.
         spark: without queries, the session.
 
     Raises:
@@ -108,7 +107,7 @@ def features_as_of(
     snapshots_end_ms: int | None,
     arrivals: Arrivals | None = None,
 ) -> DataFrame:
-    """Give the features of checked queries behind their columns; see `training_set` and `sources.Arrivals`."""
+    """Return the features of checked queries after their columns; see `training_set` and `sources.Arrivals`."""
     rows = queries
     for part in join.parts:
         history = history_rows(
@@ -121,7 +120,7 @@ def features_as_of(
 def _with_part(
     rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str, *, changing: bool
 ) -> DataFrame:
-    """Give rows with the features of one part behind their columns."""
+    """Return rows with the features of one part after their columns."""
     group_by = part.group_by
     answers: PointInTime | ChangingRows = ChangingRows(group_by) if changing else PointInTime(group_by)
     asked = _queries_of(rows, join, part, history, time_column)
@@ -133,9 +132,9 @@ def _with_part(
 
 
 def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame, time_column: str) -> DataFrame:
-    """Give the queries of a part in the columns that its events have, and last the whole row.
+    """Return the queries of a part in the columns of its events, and last the whole row.
 
-    The row is the only element of an array: in Arrow, the empty array of an event is an offset, while a null struct
+    The row is the only element of an array. In Arrow, the empty array of an event takes one offset, while a null struct
     would take room for each of its fields.
     """
     group_by = part.group_by
@@ -158,10 +157,10 @@ def _queries_of(rows: DataFrame, join: Join, part: JoinPart, history: DataFrame,
 
 
 def _nothing(type_: T.DataType) -> Column:
-    """Give what stands in a column that rows of the other kind have.
+    """Return the value of a column in rows that do not have it.
 
-    Not a null array or map: for each row that Spark writes to Arrow it looks at the size so far, and then goes over all
-    null ones since the last that was not null.
+    Arrays and maps are empty, not null. For each row that it writes to Arrow, Spark asks for the size so far. That call
+    goes over all nulls since the last value that is not null.
     """
     if isinstance(type_, T.ArrayType):
         return F.array().cast(type_)
@@ -169,13 +168,13 @@ def _nothing(type_: T.DataType) -> Column:
 
 
 def _event_columns(history: DataFrame, group_by: GroupBy) -> list[str]:
-    """Name the columns that only events have."""
+    """Return the names of the columns that only events have."""
     names = input_names(group_by)
     return [*names, TIME, IS_DELETE] if VISIBLE in history.columns else names
 
 
 def _events_of(history: DataFrame, asked: DataFrame, group_by: GroupBy, *, changing: bool) -> DataFrame:
-    """Give the events of a part in the columns of its queries."""
+    """Return the events of a part in the columns of its queries."""
     row_type = asked.schema[_ROW].dataType
     keys = key_names(group_by)
     return history.where(has_key(keys) & F.col(TIME).isNotNull()).select(
@@ -188,9 +187,9 @@ def _events_of(history: DataFrame, asked: DataFrame, group_by: GroupBy, *, chang
 
 
 def _together(events: DataFrame, asked: DataFrame, group_by: GroupBy) -> DataFrame:
-    """Bring the rows of each key into one partition, with the hash of the key before them."""
+    """Bring the rows of each key into one partition, and add the hash of the key as first column."""
     keys = key_names(group_by)
-    # A query without a key has no events: where it goes does not matter, but not all to one place.
+    # A query without a key has no events, so it may go to any partition. They must not all go to one.
     key_hash = F.when(has_key(keys), F.xxhash64(*keys)).otherwise(F.xxhash64(_ORDER))
     rows = events.unionByName(asked)
     return rows.select(key_hash.alias(_HASH), *rows.columns).repartition(_HASH)
@@ -199,7 +198,7 @@ def _together(events: DataFrame, asked: DataFrame, group_by: GroupBy) -> DataFra
 def _answering(
     answers: PointInTime | ChangingRows,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give the function of one task: the rows of its keys in, queries with their features out."""
+    """Return the function of one task: it takes the rows of its keys and yields queries with their features."""
     sort = RowSort(len(answers.group_by.keys))
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,7 +226,7 @@ def _derived_of(answered: DataFrame, part: JoinPart) -> DataFrame:
 
 
 def _named(answered: DataFrame, own: Sequence[str], part: JoinPart) -> DataFrame:
-    """Give the queries' own columns, and behind them the features under their names in the Join."""
+    """Return the queries' own columns, followed by the features under their names in the Join."""
     names = [*part.group_by.feature_names, *(derivation.name for derivation in part.group_by.derivations)]
     return answered.select(
         *(F.col(_ROW).getField(name).alias(name) for name in own),
@@ -254,7 +253,7 @@ def _with_expressions(rows: DataFrame, compiled: CompiledDerivations) -> DataFra
 
 
 def _check_queries(queries: DataFrame, join: Join, time_column: str) -> None:
-    """Refuse queries that lack a column, or have one of a feature's name."""
+    """Raise an error if queries lack a column, or have one with the name of a feature."""
     whose = f"Join {join.name!r}"
     for field in join.keys:
         checked_column(queries, field, "key", whose)

@@ -1,16 +1,15 @@
-"""The batch upload: all rows before a batch end, as one row for each key, in a new dataset of the KV store.
+"""The batch upload: writes all rows before a batch end, as one row for each key, to a new dataset of the KV store.
 
-Place on the data path: history comes in, the fetcher's batch data goes out. It runs as one Spark job:
-rows meet by key, and each task collects those of its keys and writes them itself.
+Place on the data path: it reads the history and writes the fetcher's batch data. It runs as one Spark job: rows are
+shuffled by key, and each task collects the rows of its keys and writes the result itself.
 
-Invariant: what is served is always one whole upload. The rows go to a dataset that nothing points to
-yet; the ServingInfo that points to it is written last, in one step. A crash before that leaves the
-former upload served; running again writes a new dataset, and what the crash left behind is dropped
-after the next success. A task that Spark runs twice writes the same bytes to the same places. Of two
-uploads of one GroupBy at once, one is refused (`upload_lease`).
+Invariant: what is served is always one whole upload. The rows go to a dataset that nothing points to yet. The
+ServingInfo that points to it is written last, in one step. A crash before that leaves the former upload served. Running
+again writes a new dataset, and the next success drops what the crash left behind. A task that Spark runs twice writes
+the same bytes to the same places. Of two uploads of one GroupBy at once, one is refused (`upload_lease`).
 
-Delivery: every row once, or none is served. Freshness: up to the batch end, from the moment this
-returns. Recovery: run it again.
+Delivery: every row once, or none is served. Freshness: up to the batch end, from the moment this returns. Recovery: run
+it again.
 """
 
 import logging
@@ -59,15 +58,15 @@ _log = logging.getLogger(__name__)
 
 
 class UploadCounts(msgspec.Struct, frozen=True):
-    """What one upload wrote, added up over its tasks.
+    """The counts of one upload, added up over its tasks.
 
     Attributes:
-        rows: keys written.
-        bytes: of their values.
-        checksum: of all rows, whatever their order.
-        events: rows of the sources before the batch end.
-        without_key: of these, the ones with a null in their key, which belong to no key.
-        without_time: of these, the ones without a time, which belong to no window.
+        rows: the number of rows written, one for each key.
+        bytes: the size of their values.
+        checksum: the checksum of all rows; their order does not matter.
+        events: the number of source rows before the batch end.
+        without_key: those of them with a null in their key, which belong to no key.
+        without_time: those of them without a time, which belong to no window.
     """
 
     rows: int = 0
@@ -92,26 +91,26 @@ def upload(
 ) -> ServingInfo:
     """Upload the features of all rows before a batch end, and serve them from then on.
 
-    The upload that was served before stays in the store for readers that still hold its serving info;
-    older ones are dropped, and so are the tiles of a generation that neither of the two reads.
+    The upload that was served before stays in the store for readers that still hold its serving info.
+    Older uploads are dropped, and so are the tiles of a generation that neither of the two uses.
 
     Args:
         group_by: what to compute.
         batch_end_ms: a full hour UTC, and a multiple of the plan's smallest tile; not in the future.
             Rows at or after it are left to the stream.
-        store: where to; it must be able to travel to the executors.
-        tables: DataFrames by the names of the tables that they are taken for. A GroupBy without sources
-            takes the one under its own name.
-        landing_ms: when this upload happens; now if None. A later one must not have landed already.
+        store: the store to write to; it must be picklable, because it travels to the executors.
+        tables: DataFrames that replace the tables of these names. A GroupBy without sources reads the one under its
+            own name.
+        landing_ms: the time of this upload; the present time if None. The served upload must not have landed later.
         spark: reads the sources; the active session if None.
-        recorder: told of rows, bytes and seconds.
+        recorder: gets the counts of rows, bytes and seconds.
         clock: milliseconds since the epoch, UTC; the wall clock if None.
-        hop_table: a folder that keeps the history collected into hops, so that a further day reads its own
-            events. Of events that come later than three days, `backfill` tells it. A batch end before that of
-            the table is uploaded from the events alone.
+        hop_table: a folder that keeps the history collected into hops, so that a further day reads only its own
+            events. Events that come more than three days late need a `backfill`. A batch end before that of the
+            table is uploaded from the events alone.
 
     Raises:
-        OptionError: the batch end is none, or in the future, or a later upload is already served.
+        OptionError: the batch end is invalid or in the future, or a later upload is already served.
         DataError: a column is missing or of a wrong type (then nothing has been written), or a value in
             it cannot be aggregated (then the former upload is still served).
         UnavailableError: another upload of this GroupBy is running, or the store failed; the former upload
@@ -174,10 +173,10 @@ def upload(
 
 
 def read_serving_info(store: KVStore, group_by: str) -> ServingInfo | None:
-    """Give which upload of a GroupBy is served; None if there was none.
+    """Return the serving info of the upload that is served; None if there is none.
 
     Raises:
-        CorruptionError: what the store holds is not a serving info.
+        CorruptionError: the stored bytes are not a serving info.
     """
     (found,) = store.get_many([Get(SERVING_INFO_DATASET, serving_info_key(group_by))])
     return ServingInfo.decode(found[-1].value) if found else None
@@ -205,16 +204,16 @@ def _written(
     *,
     begin_anew: bool,
 ) -> list[Row]:
-    """Run the job that writes all rows, and give what its tasks say.
+    """Run the job that writes all rows, and return its outcomes, one for each task.
 
     Args:
-        plan: of the GroupBy.
-        store: where to.
-        dataset: of this upload.
-        batch_end_ms: where the history ends.
-        rows: of the sources.
-        change: of the hop table, if there is one.
-        begin_anew: whether what an earlier job may have written to the dataset is dropped.
+        plan: the plan of the GroupBy.
+        store: the store to write to.
+        dataset: the dataset of this upload.
+        batch_end_ms: the end of the history.
+        rows: the rows of the sources.
+        change: the change of the hop table, if there is one.
+        begin_anew: whether to drop what an earlier job may have written to the dataset.
     """
     if begin_anew:
         store.drop(dataset)
@@ -233,7 +232,7 @@ def _by_key(rows: DataFrame, group_by: GroupBy) -> DataFrame:
 def _change(
     spark: SparkSession, table: HopTable, rows: DataFrame, batch_end_ms: int, *, watch: bool
 ) -> HopChange | None:
-    """Give how a hop table goes on to the batch end; None if it has gone further already."""
+    """Return the change that moves a hop table to the batch end; None if the table already ends later."""
     state = table.state()
     if state is not None and state.end_ms > batch_end_ms:
         return None
@@ -243,9 +242,10 @@ def _change(
 def _writer(
     plan: GroupByPlan, store: KVStore, dataset: str, batch_end_ms: int, task: HopTask | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give the function of one task: rows sorted by key in, written rows aside, their counts or a problem out.
+    """Return the function of one task: it takes rows sorted by key, writes them to the store, and yields one outcome.
 
-    A row that cannot be aggregated is an answer, not a failed task: trying it again would not mend it.
+    A row that cannot be aggregated is reported in the outcome and does not fail the task, because a retry would not
+    help.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -312,10 +312,10 @@ def _tell(recorder: Recorder, name: str, counts: UploadCounts, seconds: float) -
 
 
 def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None) -> None:
-    """Drop what earlier uploads and generations left, but for what readers may still be at.
+    """Drop the datasets of earlier uploads and generations, except those that readers may still use.
 
-    A generation's tiles are dropped one upload after it was replaced. One that no upload has served yet
-    stays: its stream runs ahead of its first upload.
+    The tiles of a generation are dropped one upload after the generation was replaced. A generation that no upload has
+    served yet stays, because its stream runs ahead of its first upload.
     """
     kept = {info.batch_dataset, info.streaming_dataset}
     if previous is not None:
@@ -338,7 +338,7 @@ def _drop_older(store: KVStore, info: ServingInfo, previous: ServingInfo | None)
 
 
 def _retired(key: bytes, value: bytes) -> set[str]:
-    """Read which generations wait to be dropped."""
+    """Return the datasets of the generations that wait to be dropped."""
     what = "list of retired generations"
     try:
         return msgspec.json.decode(checked_body(_RETIRED_FORMAT, value, what, key), type=set[str])

@@ -2,10 +2,10 @@
 
 Place on the data path: around the batch upload, on the driver.
 
-The lease is one row: who holds it, and until when. An upload takes it if it is free or has run out,
-reads it back, renews it while it works, and looks at it once more right before it publishes. A store
-promises one step per key and no more, so two uploads may both believe that they took a free lease; but
-only the one whose row stands last finds itself in it at the end. So of two uploads at once at most one is
+The lease is one row: its holder, and the time until which it holds. An upload takes the lease if it is free or has run
+out, and reads it back. It renews the lease while it works, and checks it once more right before it publishes. A store's
+writes are atomic for each key, and it promises no more. So two uploads may both believe that they took a free lease,
+but only the one whose row was written last finds itself in it at the end. So of two uploads at once at most one is
 published, and usually the other is refused at its start.
 
 Trade-off: an upload that dies keeps the next one waiting until the lease runs out.
@@ -24,7 +24,7 @@ from millpond.kv import Get, KVStore, Put
 
 LEASE_DATASET = "upload_lease"
 LEASE_MS = 120_000
-"""How long a lease holds without being renewed."""
+"""How long a lease holds without renewal."""
 
 _FORMAT_VERSION = 1
 
@@ -35,7 +35,7 @@ class _Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UploadLease:
-    """The lease of one upload, once it was taken."""
+    """The lease of one upload."""
 
     def __init__(self, store: KVStore, group_by: str, clock: Callable[[], int]) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class UploadLease:
         self.check()
 
     def check(self) -> None:
-        """See that the lease is still this upload's.
+        """Check that this upload still holds the lease.
 
         Raises:
             UnavailableError: another upload has taken it.
@@ -68,17 +68,17 @@ class UploadLease:
             raise self._refused(found)
 
     def keep(self) -> None:
-        """Renew the lease until `give_back`, as long as nobody else has it."""
+        """Renew the lease until `give_back`, as long as this upload holds it."""
         while not self._ended.wait(LEASE_MS / 4_000):
             try:
                 self.check()
                 self._write(self._clock() + LEASE_MS)
             except UnavailableError:
-                # What publishes looks again, and tells.
+                # The check before publishing raises the error.
                 continue
 
     def give_back(self) -> None:
-        """Let the next upload begin at once."""
+        """Release the lease, so that the next upload can begin at once."""
         self._ended.set()
         found = self._read()
         if found is not None and found.holder == self._holder:
@@ -107,13 +107,13 @@ class UploadLease:
 
 
 def forget_lease(store: KVStore, group_by: str) -> None:
-    """Let an upload begin though one that died holds the lease yet: for who knows that none is running."""
+    """Remove the lease of an upload that died, so that the next one can begin. Call it only if no upload is running."""
     store.delete_keys(LEASE_DATASET, [group_by.encode()])
 
 
 @contextmanager
 def leased(store: KVStore, group_by: str, clock: Callable[[], int]) -> Iterator[UploadLease]:
-    """Hold the lease of a GroupBy's upload for the length of a ``with``.
+    """Hold the lease of a GroupBy's upload during a ``with`` block.
 
     Raises:
         UnavailableError: another upload holds it.
