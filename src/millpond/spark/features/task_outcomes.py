@@ -29,7 +29,8 @@ def outcomes_of(job: DataFrame, doing: str) -> list[Row]:
         outcomes: list[Row] = job.collect()
     except PythonException as error:
         for kind, what in _RAISED_IN_TASKS:
-            if kind.__name__ in str(error):
+            # As a traceback names it, so that no other error that mentions it is taken for it.
+            if f"{kind.__module__}.{kind.__qualname__}: " in str(error):
                 raise kind(f"{doing} {what}: {error}") from error
         raise
     return outcomes
