@@ -6,7 +6,7 @@ Invariant: an answer equals `plan.finish` on what the store holds for the key. T
 found, never what it is. What cannot be answered exactly is left out, and `errors` says why.
 
 This module is the public interface. `targets` knows what is served. `answerer` asks the store: it reads all keys
-together (`fetch_rounds`), each by a short way (`short_read`) or the long one (`key_read`), and assembles the
+together (`fetch_rounds`), each by a short read (`short_read`) or a full read (`key_read`), and assembles the
 answers (`answers`).
 
 An error in the call (an unknown target, a key of the wrong type) raises before anything is read. If the store
