@@ -69,7 +69,7 @@ class WantedKey:
         return self.reader.begin(self.key, self.queries[0], now_ms)
 
     def reading(self, now_ms: int, tally: Tally) -> KeyReading | None:
-        """Return the long read of this key, or None if no query can be answered."""
+        """Return the full read of this key, or None if no query can be answered."""
         landed = self.group.served.landed
         if landed is None:
             return None
