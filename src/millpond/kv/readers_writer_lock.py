@@ -11,7 +11,7 @@ of the two sees the other (Dekker's algorithm; the interpreter keeps the order).
 readers would starve a writer for minutes.
 
 Trade-off: a thread must not acquire the lock shared twice. New readers wait while a writer waits or holds the lock, so
-the second acquisition could deadlock.
+the second acquisition could deadlock. And readers are known by their threads, so the first release would end both.
 """
 
 import threading

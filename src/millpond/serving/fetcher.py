@@ -220,7 +220,7 @@ class Fetcher:
         features: Sequence[str] | None = None,
         explain: bool = False,
     ) -> FetchResponse:
-        """Do as `fetch`, without holding up the event loop."""
+        """Like `fetch`, without blocking the event loop."""
         request = FetchRequest(
             self._targets.name(target), keys, at, context, None if features is None else tuple(features), explain
         )
@@ -231,11 +231,11 @@ class Fetcher:
         return self._answerer.many(requests)
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """Do as `fetch_many`, without holding up the event loop."""
+        """Like `fetch_many`, without blocking the event loop."""
         return await self._answerer.many_async(requests)
 
     def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
-        """Do as `fetch_many` if that waits for nothing but memory; else return None.
+        """Like `fetch_many` if that waits for nothing but memory; else return None.
 
         For event loops: with LMDB or a store in memory, and while the serving info is fresh enough, an answer takes
         less time than to switch tasks.
@@ -293,7 +293,7 @@ class Fetcher:
         return self._infos.infos()
 
     async def refresh_async(self) -> dict[str, ServingInfo | None]:
-        """Do as `refresh`, without holding up the event loop."""
+        """Like `refresh`, without blocking the event loop."""
         await asyncio.to_thread(self._infos.refresh)
         return self._infos.infos()
 

@@ -23,7 +23,7 @@ BUSY_SLICE_MS = 20
 """How long a run moves key groups, and how long it then leaves the stream alone."""
 
 URGENT_SLICE_MS = 60
-"""The same above the hard mark, where the stream only has the time between two runs."""
+"""The duration of a run above the hard mark. The stream then has only the time between two runs."""
 
 _RUN_EVERY_MS = 10
 
@@ -31,11 +31,11 @@ _STILL_WRITTEN = 0.95
 """The estimate of the bytes that a record writes is kept by this factor in each run that measures fewer."""
 
 _COUNTING_SHARE = 50
-"""Counting takes at most this part of the time."""
+"""Counting takes at most one part in this many of the time."""
 
 _MOST_RECORDS = 4096
 _BUFFER_SHARE = 16
-"""Changed cells of spilled groups may take this part of the memory limit before they are written."""
+"""Changed cells of spilled groups may take the memory limit divided by this before they are written."""
 
 
 class Maintenance:
