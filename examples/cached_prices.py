@@ -1,7 +1,7 @@
-"""A cache in front of a slow price list, with `millpond.cache`.
+"""Puts a cache in front of a slow price list, with `millpond.cache`.
 
-A price is asked for once, kept for a minute, and asked for again when it is older.
-Absence is remembered too: an item without a price is not asked for at every call.
+A price is loaded once, kept for a minute, and loaded again when it is older.
+Absence is cached too: an item without a price is not loaded at every call.
 
     python examples/cached_prices.py
 """

@@ -1,8 +1,7 @@
-"""Card payments that come too fast: too many in ten minutes, too much in an hour, or from two countries at once.
+"""Detects cards with too many payments in ten minutes, too large a sum in an hour, or two countries within a minute.
 
-A card that does one of these is blocked for a quarter of an hour, and said so once; a payment meanwhile
-is refused. All times are those of processing: what is remembered of a card has a time to live, so a card
-that is not used costs nothing after an hour.
+Such a card is blocked for a quarter of an hour, which is reported once. Payments during that time are refused. All
+times are processing time. The states of a card have a time to live, so an unused card takes no memory after an hour.
 
     spark-submit examples/card_velocity.py PAYMENTS_FOLDER ALERTS_FOLDER CHECKPOINT_FOLDER
 """
@@ -22,7 +21,7 @@ BLOCKED_MS = 15 * MINUTE_MS
 
 
 class CardVelocity(StatefulProcessor):
-    """Four states: recent payments, amounts, countries, and whether the card is blocked; a timer ends that."""
+    """Keeps four states: recent payments, amounts, countries, and the block of a card, which a timer ends."""
 
     def init(self, handle: Any) -> None:
         self._handle = handle
@@ -66,7 +65,7 @@ class CardVelocity(StatefulProcessor):
 
 
 def alerts(payments: DataFrame) -> DataFrame:
-    """The alerts of a stream of payments."""
+    """Return the alerts for a stream of payments."""
     from millpond.spark import keyed
 
     return keyed(payments, "card").transformWithState(CardVelocity(), ALERTS, "Append", "ProcessingTime")

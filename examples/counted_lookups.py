@@ -1,6 +1,6 @@
-"""Sees what a lookup table counts, with a recorder of one's own for `millpond.metrics`.
+"""Counts the lookups of a table, with a custom recorder for `millpond.metrics`.
 
-A recorder has two methods, and hands on what it is told: to Prometheus, to a log, or as here to a dictionary.
+A recorder has two methods. It passes metrics on to Prometheus, to a log, or, as here, to a dictionary.
 
     python examples/counted_lookups.py
 """
@@ -17,7 +17,7 @@ MODELS = {"N101": "A320", "N102": "B738"}
 
 
 class Counters(Recorder):
-    """Adds up counters by name and result, and ignores levels."""
+    """Adds up counters by name and result, and ignores gauges."""
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[str, str]] = Counter()
@@ -27,7 +27,7 @@ class Counters(Recorder):
         self.totals[metric, result] += int(amount)
 
     def gauge(self, metric: str, value: float, *, name: str = "") -> None:
-        """Ignore a level."""
+        """Ignore a gauge."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""A wrapper of a state backend, with `millpond.state.spi`: it counts versions, and leaves all else to the backend.
+"""Wraps a state backend with `millpond.state.spi`: the wrapper counts versions, and forwards every other call.
 
-Whatever a backend can do, its wrapper can do.
+A wrapper can do everything that its backend can do.
 
     python examples/counting_backend.py
 """
@@ -17,7 +17,7 @@ class CountingBackend(ForwardingBackend):
     commits = 0
 
     def commit(self) -> Snapshot:
-        """Count it."""
+        """Count the version, and commit it."""
         self.commits += 1
         return super().commit()
 
@@ -36,7 +36,7 @@ class Visits:
 
 
 def main() -> None:
-    """Count visits on the wrapper, and print how many versions it saw."""
+    """Count visits on the wrapped backend, and print the number of versions."""
     backends: list[CountingBackend] = []
 
     def backend(key_groups: range) -> CountingBackend:

@@ -1,8 +1,8 @@
-"""Counts each user's pages with `millpond.state`, without Spark, and goes on from a checkpoint.
+"""Counts each user's pages with `millpond.state`, without Spark, and continues from a checkpoint.
 
     python examples/page_counts.py CHECKPOINT_FOLDER
 
-Run it twice with one folder: the second run goes on with the counts of the first.
+Run it twice with the same folder: the second run continues the counts of the first.
 """
 
 import sys
@@ -20,7 +20,7 @@ VIEWS = [
 
 
 class PageCounts:
-    """Tells of each view how many the user has had of the page, and in all."""
+    """Counts views: for each view, emits the user's views of that page so far, and of all pages."""
 
     def open(self, states: States) -> None:
         """Declare the states."""
@@ -37,7 +37,7 @@ class PageCounts:
 
 
 def count(folder: str, views: list[dict[str, str]]) -> list[Any]:
-    """Count some views, beginning with what the folder holds, and checkpoint the counts into it."""
+    """Count some views, continuing from the folder's checkpoint if it has one, and checkpoint the counts there."""
     with Harness(PageCounts, key=lambda view: view["user"], key_type=str, storage=folder) as harness:
         if any(Path(folder).glob("*")):
             harness.restore()

@@ -1,6 +1,6 @@
-"""Looks planes up in a table of SQLite with `millpond.lookup`, and remembers those that were asked for.
+"""Looks up planes in an SQLite table with `millpond.lookup`, and caches the rows.
 
-A plane that the table does not have is remembered too.
+The absence of a plane in the table is cached too.
 
     python examples/plane_lookup.py
 """
@@ -29,14 +29,14 @@ def planes_table(file: Path) -> LookupTable:
 
 
 def models(table: LookupTable, tailnums: list[str]) -> list[str | None]:
-    """Give the model of each plane, or None for a plane that the table does not have."""
+    """Return the model of each plane, or None for a plane that the table does not have."""
     with table.open() as lookup:
         found = [lookup.lookup((tailnum,)) for tailnum in tailnums]
     return [rows[0][1] if rows else None for rows in found]
 
 
 def main() -> None:
-    """Look the planes of some flights up, and print how often the database was asked."""
+    """Look up the planes of some flights, and print how often the database was queried."""
     with tempfile.TemporaryDirectory() as folder:
         table = planes_table(Path(folder) / "shop.db")
         print(models(table, FLIGHTS))

@@ -1,6 +1,6 @@
 """Declares features of routes and computes them from events with `millpond.features`, in pure functions.
 
-What a batch keeps of the events and what a tile keeps of later ones are merged, as the fetcher does it.
+Events before the batch end become a batch IR, and later ones tiles. Both are merged as the fetcher does it.
 
     python examples/route_features.py
 """
@@ -28,7 +28,7 @@ def features_of(events: Sequence[tuple[int, float]], batch_end_ms: int, query_ms
     Args:
         events: time in ms and delay of each event, in any order.
         batch_end_ms: events before it are in the batch, later ones in the stream.
-        query_ms: as of when; at or after the batch end.
+        query_ms: the query time; at or after the batch end.
     """
     plan = compile_group_by(ROUTE)
     before = [(at_ms, (delay,)) for at_ms, delay in events if at_ms < batch_end_ms]

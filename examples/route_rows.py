@@ -2,7 +2,7 @@
 
     python examples/route_rows.py STORE_URL
 
-The URL says which store: `memory://`, `lmdb://folder`, `redis://localhost:6379/0`.
+The URL names the store: `memory://`, `lmdb://folder`, `redis://localhost:6379/0`.
 """
 
 import sys
@@ -19,7 +19,7 @@ def write_delays(store: KVStore, route: bytes, delays: list[int]) -> None:
 
 
 def delays_between(store: KVStore, route: bytes, first_minute: int, end_minute: int) -> list[int]:
-    """Read the delays of some minutes; the last one is not among them."""
+    """Read the delays from `first_minute` up to, but not including, `end_minute`."""
     get = Get(DATASET, route, start_ms=first_minute * MINUTE_MS, end_ms=end_minute * MINUTE_MS)
     (rows,) = store.get_many([get])
     return [int(row.value) for row in rows]

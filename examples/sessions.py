@@ -1,8 +1,7 @@
-"""Visits of a website, by user: a session ends when half an hour has passed without an event.
+"""Finds the sessions of a website's users: a session ends when half an hour has passed without an event.
 
-Events may come in any order, as late as the watermark lets them: several sessions of a user may be open
-at once, and an event between two of them makes them one. A session is told once, when the watermark says
-that nothing can be added to it any more.
+Events may come in any order, as late as the watermark permits. So a user may have several open sessions, and an event
+between two sessions merges them. A session is emitted once, when the watermark shows that no event can join it.
 
     spark-submit examples/sessions.py EVENTS_FOLDER SESSIONS_FOLDER CHECKPOINT_FOLDER
 """
@@ -22,7 +21,7 @@ DELAY = "10 minutes"
 
 
 class Sessions(StatefulProcessor):
-    """Three states: the open sessions, what was seen in them by page, and how many have ended."""
+    """Keeps three states: the open sessions, their events by page, and the number of ended sessions."""
 
     def init(self, handle: Any) -> None:
         self._handle = handle
@@ -33,12 +32,12 @@ class Sessions(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
             end_ms = self._add(int(row.at.timestamp() * 1000), row.page)
-            # Where the watermark has leapt past the end already, the timer has to lie after it.
+            # If the watermark is past the session's end already, the timer must be after the watermark.
             self._handle.registerTimer(max(end_ms + GAP_MS, timerValues.getCurrentWatermarkInMs() + 1))
         return iter([])
 
     def _add(self, at_ms: int, page: str) -> int:
-        """The event is a session of its own; with those it touches it becomes one, whose end is returned."""
+        """Merge an event with the sessions that it touches into one session. Return the end of that session."""
         touched, others = [(at_ms, at_ms, 1)], []
         for session in self._open.get():
             near = session[0] - GAP_MS < at_ms < session[1] + GAP_MS
@@ -96,7 +95,7 @@ def _time(at_ms: int) -> Any:
 
 
 def sessions(events: DataFrame) -> DataFrame:
-    """The sessions of a stream of events."""
+    """Return the sessions of a stream of events."""
     from millpond.spark import keyed
 
     timed = events.withWatermark("at", DELAY)
@@ -104,7 +103,7 @@ def sessions(events: DataFrame) -> DataFrame:
 
 
 def main(events_folder: str, sessions_folder: str, checkpoint_folder: str) -> None:
-    """Work off what is there."""
+    """Process the events that are in the folder, then end."""
     from millpond.spark import session
 
     events = session("sessions").readStream.schema(EVENTS).parquet(events_folder)

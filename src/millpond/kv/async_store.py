@@ -1,11 +1,10 @@
-"""The async face of stores that have none of their own.
+"""Makes an `AsyncKVStore` from a blocking `KVStore`.
 
-Place on the data path: between a fetcher on an event loop and a store that is called and returns.
+Place on the data path: between a fetcher on an event loop and a blocking store.
 
-Idea: a read of LMDB or of this process's memory takes microseconds, so it runs on the loop's own thread:
-handing it to another would take longer than the read. Any other store may wait for a network or a disk,
-so its calls run on threads. Writes to LMDB wait for its one writer and for the disk, so they run on
-threads too.
+Idea: a read of LMDB or of this process's memory takes microseconds, so it runs on the event loop's thread. Handing it
+to another thread would take longer than the read. Any other store may wait for a network or a disk, so its calls run
+on threads. Writes to LMDB wait for its single writer and for the disk, so they run on threads too.
 """
 
 import asyncio
@@ -18,10 +17,10 @@ from millpond.kv.store import AsyncKVStore, Get, KVStore, Put, Rows, TimedValue,
 
 
 def async_store(store: KVStore) -> AsyncKVStore:
-    """The async face of a store.
+    """Return an async store over the rows of a store.
 
-    A `RedisStore` gets a client of its own on asyncio; close both. For every other store, closing the
-    face closes the store.
+    For a `RedisStore` this is an asyncio client with connections of its own; close both. For every other store it is a
+    wrapper, and closing it closes the store.
 
     >>> async def read(store):
     ...     return await store.get_many([Get("tiles", b"EWR")])
@@ -36,7 +35,7 @@ def async_store(store: KVStore) -> AsyncKVStore:
 
 
 def reads_inline(store: KVStore) -> bool:
-    """Tell whether a store reads so fast that it needs no thread."""
+    """Return whether reads of a store are so fast that they need no thread."""
     return isinstance(store, (MemoryStore, LmdbStore))
 
 
@@ -51,7 +50,7 @@ class ThreadedStore:
         await asyncio.to_thread(self._store.create, dataset, rows=rows, ttl_ms=ttl_ms)
 
     async def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
-        """Write rows, those of one key in one step."""
+        """Write rows; those of one key become visible together."""
         await asyncio.to_thread(self._store.put_many, dataset, puts)
 
     async def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
@@ -59,11 +58,11 @@ class ThreadedStore:
         await asyncio.to_thread(self._store.bulk_put, dataset, puts)
 
     async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time."""
+        """Return the rows of each get, in the order of the gets, each sorted by time."""
         return await asyncio.to_thread(self._store.get_many, gets)
 
     async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, beginning after a key; `OptionError` if the store cannot."""
+        """Return up to `most` keys after a key, with their rows; `OptionError` if the store cannot walk over keys."""
         return await asyncio.to_thread(check_walkable(self._store).next_keys, dataset, after, most)
 
     async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -75,7 +74,7 @@ class ThreadedStore:
         await asyncio.to_thread(self._store.drop, dataset)
 
     async def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         return await asyncio.to_thread(self._store.datasets)
 
     async def close(self) -> None:
@@ -84,8 +83,8 @@ class ThreadedStore:
 
 
 class InlineReads(ThreadedStore):
-    """An `AsyncKVStore` that reads on the loop's own thread and writes on others."""
+    """An `AsyncKVStore` that reads on the event loop's thread and writes on other threads."""
 
     async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time."""
+        """Return the rows of each get, in the order of the gets, each sorted by time."""
         return self._store.get_many(gets)

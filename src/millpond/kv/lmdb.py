@@ -1,20 +1,19 @@
 """The key-value store in LMDB: one memory-mapped file that many processes read and write.
 
-Place on the data path: Spark workers write uploads and tiles from their own processes, the fetcher
-reads in another; no server stands between them.
+Place on the data path: Spark workers write uploads and tiles from their own processes, and the fetcher reads in
+another. No server is needed between them.
 
-Invariant: one `put_many` is one LMDB transaction, one `get_many` is one snapshot, and a dataset's name
-leaves the catalogue in one transaction before its rows are removed. That is more than the contract of
-`KVStore` asks; `lmdb_layout` tells how the rows lie.
+Invariant: one `put_many` is one LMDB transaction, and one `get_many` reads one snapshot. A dataset's name leaves the
+catalogue in one transaction before its rows are removed. This is more than the contract of `KVStore` requires.
+`lmdb_layout` defines how rows are stored.
 
-Trade-off: drop removes rows in steps, between which others can write; if its process dies, the next
-drop goes on. py-lmdb takes a lock around every call within a process and does not hand it out in turn:
-threads that read without any pause can hold up a writer in the same process for seconds. Write from
-another one.
+Trade-off: `drop` removes rows in steps, between which others can write. If its process dies, the next `drop` goes on.
+py-lmdb takes a lock around every call within a process, and the lock is not fair. Threads that read without pause can
+block a writer in the same process for seconds. Write from another process.
 
-Durability: with `sync=True` a `put_many` that returned survives a power cut. With `sync=False` the
-operating system writes when it likes: a killed process loses nothing, a power cut may lose the last
-writes or, on a file system that reorders writes, the file. Right for what can be uploaded again.
+Durability: with `sync=True`, a `put_many` that returned survives a power cut. With `sync=False`, the operating system
+chooses when to write. A killed process then loses nothing. A power cut may lose the last writes or, on a file system
+that reorders writes, the file. That suits rows that can be uploaded again.
 """
 
 import os
@@ -31,19 +30,19 @@ from millpond.kv.store import Get, Put, Rows, TimedValue, check_declaration, che
 _MIN_MAP_BYTES = 1 << 20
 _ROWS_A_BULK_WRITE = 100_000
 _BYTES_A_BULK_WRITE = 64 << 20
-"""A transaction rewrites the pages that it touches, so that few large ones write random keys twice as fast."""
+"""The most bytes in one transaction of a bulk write. A transaction rewrites every page it touches, so a few large ones
+write random keys twice as fast as many small ones."""
 
 _LEAST_LOOKS = 16
-"""Rows whose expiry a write looks at, at least; else twice as many as it wrote."""
+"""The least number of rows whose expiry a write checks; a larger write checks twice as many rows as it wrote."""
 
 
 class LmdbStore:
     """A `KVStore` in the folder `path`, shared by threads and processes of one machine.
 
-    A store may be pickled, and used on after a fork: every process opens its own handle when it first
-    needs one. `map_bytes` is the size of the memory map to start with; it grows by itself. The map counts
-    as address space, not as memory. `sync` is the durability, see the module's text. `clock` tells the
-    time by which rows expire.
+    A store can be pickled, and can be used after a fork: every process opens its own handle at first use.
+    `map_bytes` is the initial size of the memory map, which grows by itself. The map takes address space, not memory.
+    `sync` sets the durability, see the module docstring. `clock` returns the time by which rows expire.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -76,7 +75,7 @@ class LmdbStore:
         self._give_back: Callable[[], object] | None = None
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
-        """Declare how many rows a key has, and how long they stay."""
+        """Declare how many rows a key has, and their time to live."""
         check_declaration(dataset, rows, ttl_ms)
         self._open().write(lambda transaction: lmdb_layout.declare(transaction, dataset, rows, ttl_ms))
 
@@ -97,17 +96,17 @@ class LmdbStore:
         self._open().write(write)
 
     def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
-        """Write many rows, in transactions of a hundred thousand; sorted ones go about four times as fast."""
+        """Write many rows, in transactions of up to 100,000 rows. Sorted rows are written about four times as fast."""
         self.put_many(dataset, [])
         for piece in _pieces(puts):
             self.put_many(dataset, piece)
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time, all of one snapshot."""
+        """Return the rows of each get, in the order of the gets, each sorted by time, all from one snapshot."""
         return (self._environment or self._open()).read_with(lmdb_layout.read_many, gets)
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, shorter keys first, beginning after a key; all of one snapshot."""
+        """Return up to `most` keys after a key, with their rows, shorter keys first; all from one snapshot."""
         return self._open().read(lambda transaction: lmdb_layout.next_keys(transaction, dataset, after, most))
 
     def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -116,18 +115,18 @@ class LmdbStore:
         self._open().write(lambda transaction: lmdb_layout.delete_keys(transaction, dataset, removed))
 
     def drop(self, dataset: str) -> None:
-        """Remove a dataset: at once for readers, its rows then in steps. An unknown one is no error."""
+        """Remove a dataset. Readers miss it at once; its rows are then removed in steps. An unknown one is no error."""
         environment = self._open()
         environment.write(lambda transaction: lmdb_layout.forget_name(transaction, dataset))
         while environment.write(lmdb_layout.sweep):
             pass
 
     def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         return self._open().read(lmdb_layout.names)
 
     def close(self) -> None:
-        """Give the environment back; the last store on a path closes the files. May be called twice."""
+        """Release the environment; the last store of a path in this process closes the files. May be called twice."""
         self._closed = True
         if self._give_back is not None:
             self._give_back()

@@ -1,16 +1,17 @@
-"""A readers-writer lock: any number of threads share it, or one has it alone.
+"""A readers-writer lock: either any number of threads hold it shared, or one thread holds it exclusively.
 
-Place on the data path: around every transaction of an LMDB environment, so that the map can be resized,
-closed, or left behind by a fork only while no transaction is open.
+Place on the data path: around every transaction of an LMDB environment. The memory map is resized, closed, or left
+behind by a fork only while no transaction is open.
 
-Invariant: between `acquire_exclusive` and `release_exclusive` nobody shares it.
+Invariant: between `acquire_exclusive` and `release_exclusive` no thread holds the lock shared.
 
-Idea: sharing is two steps that need no lock: say that you share it, then look whether a thread wants it
-alone (and step back if one does). Taking it alone is the same in the other order: say so, then look who shares it.
-Whichever comes first, one of the two sees the other (Dekker's algorithm; the interpreter keeps the
-order). A mutex taken by every read would starve the one who wants it alone, under busy readers, for minutes.
+Idea: acquiring shared takes two steps and no mutex. A reader announces itself, then checks whether a writer has
+announced itself, and steps back if so. A writer announces itself, then checks for readers. Whichever comes first, one
+of the two sees the other (Dekker's algorithm; the interpreter keeps the order). With a mutex taken by every read, busy
+readers would starve a writer for minutes.
 
-Trade-off: threads that come while one has it alone wait; so do not share it twice in one thread.
+Trade-off: a thread must not acquire the lock shared twice. New readers wait while a writer waits or holds the lock, so
+the second acquisition could deadlock. And readers are known by their threads, so the first release would end both.
 """
 
 import threading
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 
 
 class ReadersWriterLock:
-    """Shared by many, or held by one.
+    """A readers-writer lock that prefers writers; not reentrant.
 
     >>> lock = ReadersWriterLock()
     >>> with lock.shared():
@@ -38,7 +39,7 @@ class ReadersWriterLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Share it with others; waits while a thread has it alone."""
+        """Hold the lock shared; waits while a writer waits or holds it."""
         me = self.acquire_shared()
         try:
             yield
@@ -46,7 +47,7 @@ class ReadersWriterLock:
             self.release_shared(me)
 
     def acquire_shared(self) -> int:
-        """Share it; `release_shared` must follow, with what this returns. The same as `shared`, for hot paths."""
+        """Acquire the lock shared, without the cost of a context manager. Pass the result to `release_shared`."""
         me = threading.get_ident()
         self._sharing.add(me)
         while self.is_exclusive:
@@ -56,14 +57,14 @@ class ReadersWriterLock:
         return me
 
     def release_shared(self, me: int) -> None:
-        """Share it no longer."""
+        """Release a shared hold."""
         self._sharing.discard(me)
         if self.is_exclusive:
             self._left.set()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Have it alone: waits until nobody shares it."""
+        """Hold the lock exclusively; waits until no thread holds it shared."""
         self.acquire_exclusive()
         try:
             yield
@@ -71,7 +72,7 @@ class ReadersWriterLock:
             self.release_exclusive()
 
     def acquire_exclusive(self) -> None:
-        """Keep others out and wait until nobody shares it; `release_exclusive` must follow."""
+        """Keep new readers out, wait until none is left, and acquire exclusively. `release_exclusive` must follow."""
         self._writer.acquire()
         self._released.clear()
         self.is_exclusive = True
@@ -82,7 +83,7 @@ class ReadersWriterLock:
             self._left.wait()
 
     def release_exclusive(self) -> None:
-        """Let the others have it again."""
+        """Release the exclusive hold."""
         self.is_exclusive = False
         self._released.set()
         self._writer.release()

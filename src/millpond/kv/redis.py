@@ -1,14 +1,14 @@
 """The key-value store in Redis, Valkey or a Redis Cluster, for threads.
 
-Place on the data path: where LMDB would be, when writers and fetchers are on several machines.
+Place on the data path: in place of LMDB when writers and fetchers run on several machines.
 
-Invariant: one key's rows are one string or one sorted set, written by one command or script, so they
-become visible together; a read of many keys is one pipeline to each server. `redis_layout` tells how the
-rows lie, `redis_dispatch` what is tried again.
+Invariant: the rows of one key are one string or one sorted set, written by one command or script, so they become
+visible together. A read of many keys is one pipeline to each server. `redis_layout` defines how rows are stored,
+`redis_dispatch` what is retried.
 
-Trade-off: nothing is promised across keys, a `bulk_put` is a round trip per 5,000 rows, and what was
-written is as durable as the server is set up to be (`appendonly`, replicas). A server that evicts
-(`maxmemory-policy` other than `noeviction`) loses rows, which then look absent.
+Trade-off: there are no guarantees across keys, and a `bulk_put` takes a round trip per 5,000 rows. Rows are as
+durable as the server is configured to be (`appendonly`, replicas). A server that evicts (`maxmemory-policy` other
+than `noeviction`) loses rows, which then look absent.
 """
 
 import time
@@ -34,23 +34,22 @@ _T = TypeVar("_T")
 class RedisStore:
     """A `KVStore` in Redis 6.2 or later, Valkey, or a Redis Cluster.
 
-    A store may be pickled, and used on after a fork: every process opens its own connections when it
-    first needs them.
+    A store can be pickled, and can be used after a fork: every process opens its own connections at first use.
 
     Args:
         url: `redis://user:password@host:port/0`, or `valkey://`; with TLS `rediss://` or `valkeys://`;
             for a cluster `redis+cluster://host:port,host:port` with some of its nodes. The options below
-            may also stand in the URL's query.
-        prefix: what the names of all keys begin with, so that several stores share a server.
-        pool_size: connections to one server, at most.
-        timeout_ms: how long one call waits for a connection or for the next bytes of an answer.
-        retry_ms: how long failures are tried again before `UnavailableError`.
-        read_from: `"primary"`, or `"replicas"`, which may answer what was written some time ago.
+            may also be given in the URL's query.
+        prefix: the prefix of the names of all keys, so that several stores can share a server.
+        pool_size: the largest number of connections to one server.
+        timeout_ms: how long one call waits for a connection or for the next bytes of a reply.
+        retry_ms: how long failures are retried before `UnavailableError` is raised.
+        read_from: `"primary"`, or `"replicas"`, whose replies may be out of date.
         replicas: for `read_from="replicas"` without a cluster, `"host:port,host:port"`.
-        tls_ca_file: whom to trust, instead of the system's authorities.
-        tls_cert_file: this client's certificate, where the server asks for one.
-        tls_key_file: the key of that certificate.
-        clock: tells the time by which tiles expire.
+        tls_ca_file: the certificate authorities to trust, instead of the system's.
+        tls_cert_file: this client's certificate, if the server requires one.
+        tls_key_file: the private key of that certificate.
+        clock: returns the time by which rows expire.
 
     Raises:
         OptionError: the URL or an option is wrong.
@@ -70,11 +69,11 @@ class RedisStore:
         self._closed = False
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
-        """Declare how many rows a key has, and how long they stay."""
+        """Declare how many rows a key has, and their time to live."""
         self._run(self._operations.create(dataset, rows, ttl_ms))
 
     def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
-        """Write rows, those of one key in one step; `DataError`, with nothing written, for one beyond the limits.
+        """Write rows; those of one key become visible together. `DataError`, with nothing written, for one too large.
 
         Raises `UnavailableError` naming host and port if a server is down, full or refuses writes.
         """
@@ -85,10 +84,10 @@ class RedisStore:
         self._run(self._operations.bulk_put(dataset, puts))
 
     def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        """Return the rows of each get, in the order of the gets, each sorted by time, in one round trip."""
         server = self._steps.only_server()
         if server is not None and self._connections is not None and not self._closed:
-            # The usual case, without the book-keeping of the others, which meet the same failure and know what to do.
+            # The common case, without bookkeeping. If it fails, the general path meets the same failure and handles it.
             guesses, commands = self._operations.packed_reads.pack(gets)
             replies = self._connections.ask(server, b"".join(commands), len(commands)) if commands else []
             if replies is not None:
@@ -96,7 +95,7 @@ class RedisStore:
         return self._run(self._operations.get_many(gets))
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, in an order of this store's, beginning after a key."""
+        """Return up to `most` keys after a key, with their rows, in the store's own order."""
         return self._run(self._operations.next_keys(dataset, after, most))
 
     def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -104,11 +103,11 @@ class RedisStore:
         self._run(self._operations.delete_keys(dataset, keys))
 
     def drop(self, dataset: str) -> None:
-        """Remove a dataset in slices, and what earlier drops left. An unknown one is no error."""
+        """Remove a dataset in slices, and finish earlier drops that did not end. An unknown dataset is no error."""
         self._run(self._operations.drop(dataset))
 
     def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         return self._run(self._operations.datasets())
 
     def close(self) -> None:
@@ -118,7 +117,7 @@ class RedisStore:
             self._connections.close()
 
     def async_twin(self) -> "AsyncRedisStore":
-        """A store with the same options for asyncio, with connections of its own."""
+        """Return a store with the same options for asyncio, with connections of its own."""
         from millpond.kv.redis_async import AsyncRedisStore
 
         return AsyncRedisStore(self.options, clock=self._steps.clock)

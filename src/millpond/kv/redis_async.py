@@ -1,10 +1,10 @@
 """The key-value store in Redis, Valkey or a Redis Cluster, for asyncio.
 
-Place on the data path: under a fetcher that serves on an event loop. What it sends and makes of the
-answers is `redis_operations` and `redis_dispatch`, as in `RedisStore`; here is only the waiting.
+Place on the data path: under a fetcher that serves on an event loop. `redis_operations` and `redis_dispatch` make the
+commands and interpret the replies, as in `RedisStore`. This module only sends and waits.
 
-Invariant: a connection belongs to the loop that opened it, and lies idle only if every reply that was
-asked on it has been read. A call that is cancelled closes its connections.
+Invariant: a connection belongs to the loop that opened it. It is idle only if every expected reply has been read from
+it. A call that is cancelled closes its connections.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 class AsyncRedisStore:
     """An `AsyncKVStore` in Redis 6.2 or later, Valkey, or a Redis Cluster; arguments as for `RedisStore`.
 
-    It may be used on one loop after another, not on two at once.
+    It can be used on one event loop after another, but not on two at once.
 
     Example::
 
@@ -43,11 +43,11 @@ class AsyncRedisStore:
         self._closed = False
 
     async def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
-        """Declare how many rows a key has, and how long they stay."""
+        """Declare how many rows a key has, and their time to live."""
         await self._run(self._operations.create(dataset, rows, ttl_ms))
 
     async def put_many(self, dataset: str, puts: Iterable[Put]) -> None:
-        """Write rows, those of one key in one step."""
+        """Write rows; those of one key become visible together."""
         await self._run(self._operations.put_many(dataset, puts))
 
     async def bulk_put(self, dataset: str, puts: Iterable[Put]) -> None:
@@ -55,10 +55,10 @@ class AsyncRedisStore:
         await self._run(self._operations.bulk_put(dataset, puts))
 
     async def get_many(self, gets: Sequence[Get]) -> list[list[TimedValue]]:
-        """The rows of each get, in the order of the gets, each sorted by time, in one round trip."""
+        """Return the rows of each get, in the order of the gets, each sorted by time, in one round trip."""
         server, connections = self._steps.only_server(), self._connections
         if server is not None and connections is not None and not self._closed:
-            # The usual case, as in `RedisStore`.
+            # The common case, as in `RedisStore`.
             guesses, commands = self._operations.packed_reads.pack(gets)
             replies = await connections.ask(server, b"".join(commands), len(commands)) if commands else []
             if replies is not None:
@@ -66,7 +66,7 @@ class AsyncRedisStore:
         return await self._run(self._operations.get_many(gets))
 
     async def next_keys(self, dataset: str, after: bytes | None, most: int) -> list[tuple[bytes, list[TimedValue]]]:
-        """Up to `most` keys with their rows, in an order of this store's, beginning after a key."""
+        """Return up to `most` keys after a key, with their rows, in the store's own order."""
         return await self._run(self._operations.next_keys(dataset, after, most))
 
     async def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> None:
@@ -74,11 +74,11 @@ class AsyncRedisStore:
         await self._run(self._operations.delete_keys(dataset, keys))
 
     async def drop(self, dataset: str) -> None:
-        """Remove a dataset in slices, and what earlier drops left."""
+        """Remove a dataset in slices, and finish earlier drops that did not end."""
         await self._run(self._operations.drop(dataset))
 
     async def datasets(self) -> list[str]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         return await self._run(self._operations.datasets())
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class AsyncRedisStore:
 
 
 class _LoopConnections:
-    """Connections of one event loop, at most `pool_size` to each server."""
+    """The connections of one event loop, at most `pool_size` to each server."""
 
     def __init__(self, options: RedisOptions) -> None:
         self.loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class _LoopConnections:
         self._hiredis = import_hiredis()
 
     async def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
-        """Send every pipeline at once: the replies of each server, or the exception that ended it."""
+        """Send all pipelines concurrently. Return each server's replies, or the exception that ended its pipeline."""
         if len(pipelines) == 1:
             ((address, pipeline),) = pipelines.items()
             return {address: await self._send_to(address, pipeline)}
@@ -135,16 +135,17 @@ class _LoopConnections:
         return dict(zip(pipelines, outcomes, strict=True))
 
     async def ask(self, address: Address, data: bytes, count: int) -> list[Any] | None:
-        """Send some packed commands on a connection that lies idle, and read so many replies.
+        """Send some packed commands on an idle connection, and read `count` replies.
 
-        None if there is none, if that fails, or if a reply is an error: `send` meets the same and says what it is.
+        None if no connection is idle, if that fails, or if a reply is an error. `send` then meets the same failure and
+        reports it.
         """
         idle, permit = self._idle.get(address), self._permits.get(address)
         if not idle or permit is None or permit.locked() or self.loop is not asyncio.get_running_loop():
             return None
         stream, writer = getattr(idle[-1], "_reader", None), getattr(idle[-1], "_writer", None)
         if stream is None or writer is None:
-            return None  # a redis-py that keeps them elsewhere: `send` reads as that does
+            return None  # a redis-py that keeps them elsewhere: `send` reads through its methods
         await permit.acquire()
         connection = idle.pop()
         replies: list[Any] | None = None
@@ -173,7 +174,7 @@ class _LoopConnections:
         return replies.whole()
 
     async def close(self) -> None:
-        """Close what lies idle."""
+        """Close the idle connections."""
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -214,7 +215,7 @@ class _LoopConnections:
         return replies
 
     async def _close_with_others(self, address: Address, connection: Any) -> None:
-        """Close a connection that failed, and those to its server that lie idle."""
+        """Close a connection that failed, and the idle connections to its server."""
         await connection.disconnect(nowait=True)
         for other in self._idle.pop(address, []):
             await other.disconnect(nowait=True)

@@ -1,14 +1,13 @@
-"""The open connections of one process to Redis servers: taken, given back, and never shared by a fork.
+"""A pool of one process's connections to Redis servers, never shared across a fork.
 
-Place on the data path: under `RedisStore`; redis-py opens a connection and logs in. The replies of reads, which are
-nearly all, are parsed by hiredis straight from the socket (`Replies`).
+Place on the data path: under `RedisStore`. redis-py opens a connection and logs in. The replies to reads, which are
+nearly all replies, are parsed by hiredis directly from the socket (`Replies`).
 
-Invariant: a connection lies idle here only if every reply that was asked on it has been read. One that
-failed is closed, and so are the others to that server that lie idle: it has probably gone.
+Invariant: a connection is idle only if every expected reply has been read from it. If one fails, it is closed together
+with the idle connections to its server, because the server is probably down.
 
-Trade-off: redis-py's own pools and cluster client are left out. They check a connection with a system call
-each time it is taken, wrap each command, and have retries of their own, which would not keep the time-out
-of a call.
+Trade-off: redis-py's own pools and cluster client are not used. They check a connection with a system call each time
+it is taken, wrap each command, and have their own retries, which would exceed the time-out of a call.
 """
 
 import os
@@ -20,11 +19,11 @@ from millpond.kv.redis_dispatch import Pack, Pipeline
 from millpond.kv.redis_options import Address, RedisOptions
 
 READ_BYTES = 1 << 16
-"""How much is taken from a socket at once."""
+"""The most bytes read from a socket at once."""
 
 
 class Connections:
-    """Connections for threads, at most `pool_size` to each server."""
+    """A pool of connections for threads, at most `pool_size` to each server."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
@@ -35,7 +34,7 @@ class Connections:
         self._hiredis = import_hiredis()
 
     def send(self, pipelines: dict[Address, Pipeline]) -> dict[Address, Any]:
-        """Send every pipeline, and then read: the replies of each server, or the exception that ended it."""
+        """Send all pipelines, then read. Return each server's replies, or the exception that ended its pipeline."""
         if self._pid != os.getpid():
             self._forget()
         outcome: dict[Address, Any] = {}
@@ -61,7 +60,7 @@ class Connections:
         return outcome
 
     def ask(self, address: Address, data: bytes, count: int) -> list[Any] | None:
-        """Send some packed commands, and read so many replies; None if that fails, or a reply is an error."""
+        """Send some packed commands, and read `count` replies; None if that fails, or a reply is an error."""
         if self._pid != os.getpid():
             self._forget()
         replies: list[Any] | None = None
@@ -75,7 +74,7 @@ class Connections:
                 connection.connect()
             sock = getattr(connection, "_sock", None)
             if sock is None:
-                is_sound = True  # a redis-py that keeps it elsewhere: `send` reads as that does
+                is_sound = True  # a redis-py that keeps it elsewhere: `send` reads through its methods
             else:
                 replies = self._exchanged(sock, data, count)
                 is_sound = replies is not None
@@ -86,7 +85,7 @@ class Connections:
         return None if replies is None or self._hiredis.ReplyError in map(type, replies) else replies
 
     def close(self) -> None:
-        """Close what lies idle."""
+        """Close the idle connections."""
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -136,22 +135,21 @@ class Connections:
         self._permits[address].put(None)
 
     def _forget(self) -> None:
-        """In a forked child: leave the parent's connections and locks alone."""
+        """Begin with an empty pool in a forked child; the parent's connections and locks are not touched."""
         self._pid = os.getpid()
         self._idle = {}
         self._permits = {}
 
 
 class Replies:
-    """The replies to some commands, parsed as they come in; for connections of protocol 2.
+    """Parses the replies to some commands as bytes arrive; for connections with protocol 2 of Redis.
 
-    redis-py reads reply by reply, through layers that cost several times what the parsing does. Here whatever came
-    in on the socket or stream of a connection is parsed at once, by a parser of its own: that of the connection never
-    holds a part of a reply.
+    redis-py reads reply by reply, through layers that cost several times as much as the parsing. Here all received
+    bytes are parsed at once, by a separate parser. The connection's own parser never holds a part of a reply.
 
     Args:
         hiredis: the module.
-        count: how many replies there will be.
+        count: the number of expected replies.
     """
 
     __slots__ = ("_count", "_error", "_found", "_is_sound", "_parser")
@@ -164,14 +162,14 @@ class Replies:
         self._is_sound = True
 
     def take(self, received: bytes) -> bool:
-        """Parse what came in; tell whether more is to come."""
+        """Parse some received bytes; return whether more are expected."""
         found, parser = self._found, self._parser
         if not received:
             return False
         try:
             parser.feed(received)
             next_reply = parser.gets
-            # False is no reply of this protocol: it stands for one that is not there to its end.
+            # The parser returns False for an incomplete reply. No reply of this protocol is False.
             while (reply := next_reply()) is not False:
                 found.append(reply)
         except self._error:
@@ -179,13 +177,13 @@ class Replies:
         return self._is_sound and len(found) < self._count
 
     def whole(self) -> list[Any] | None:
-        """Give the replies; None if they are not as many as they should be, or no replies at all."""
+        """Return the replies; None if their number is wrong, or the bytes could not be parsed."""
         is_whole = self._is_sound and len(self._found) == self._count and not self._parser.has_data()
         return self._found if is_whole else None
 
 
 def _permits(count: int) -> "SimpleQueue[None]":
-    """Give as many permits as there may be connections; a queue in C is several times faster than a semaphore."""
+    """Return a queue with one permit per connection: a queue in C is several times faster than a semaphore."""
     permits: SimpleQueue[None] = SimpleQueue()
     for _ in range(count):
         permits.put(None)
@@ -193,7 +191,7 @@ def _permits(count: int) -> "SimpleQueue[None]":
 
 
 def new_connection(options: RedisOptions, address: Address, *, on_loop: bool = False) -> Any:
-    """A connection of redis-py that opens itself with the first command."""
+    """Return a connection of redis-py, which opens itself with the first command."""
     redis = import_redis()
     module = redis.asyncio.connection if on_loop else redis.connection
     timeout_s = options.timeout_ms / 1_000
@@ -221,12 +219,12 @@ def new_connection(options: RedisOptions, address: Address, *, on_loop: bool = F
 
 
 def import_pack() -> Pack:
-    """What makes the bytes of a command."""
+    """Return the function that encodes a command as bytes."""
     return cast("Pack", import_hiredis().pack_command)
 
 
 def import_hiredis() -> Any:
-    """The parser of replies; `MissingDependencyError` with the install line without it."""
+    """Return hiredis, the parser of replies; `MissingDependencyError` with the install line if it is missing."""
     try:
         import hiredis
     except ImportError as error:
@@ -235,7 +233,7 @@ def import_hiredis() -> Any:
 
 
 def import_redis() -> Any:
-    """redis-py, with the parts that are used; `MissingDependencyError` with the install line without it."""
+    """Return redis-py with its used modules; `MissingDependencyError` with the install line if it is missing."""
     try:
         import redis.asyncio.connection
         import redis.asyncio.retry
@@ -254,7 +252,7 @@ def _missing(error: ImportError) -> MissingDependencyError:
 
 
 def _no_retries(redis: Any, *, on_loop: bool) -> Any:
-    """Tries are `dispatch`'s business."""
+    """Switch off redis-py's retries: `dispatch` retries."""
     kind = redis.asyncio.retry.Retry if on_loop else redis.retry.Retry
     return kind(redis.backoff.NoBackoff(), 0)
 

@@ -1,21 +1,24 @@
-"""Which server gets which command, and what becomes of one that failed; without any IO.
+"""Sends commands to the servers that have their slots, and retries those that failed; without any IO.
 
 Place on the data path: between an operation, which yields commands, and the connections of a process.
 
-Idea: `dispatch` is a generator. It yields what to send to each server, or how long to wait, and is sent
-what came back. So one text serves threads and asyncio. It sends the commands of one server as one
-pipeline, and the pipelines of several servers together.
+Idea: `dispatch` is a generator. It yields what to send to each server, or how long to wait, and is sent the result. So
+the same code serves threads and asyncio. The commands of one server are one pipeline, and the pipelines of several
+servers are sent together.
 
-Invariant: it returns a reply for each command, in their order, or raises. Of reads on several servers some
-replies may be an `UnavailableError`: what the other servers have is worth having. Each command may have run
-more than once; `redis_operations` makes only such that may.
+Invariant: it returns a reply for each command, in their order, or raises. In a call of reads only, some replies may be
+an `UnavailableError`, because the rows of the other servers are still useful. A command may run more than once;
+`redis_operations` makes only commands for which that is harmless.
 
-What is tried again, with a random pause below a limit that doubles, until `retry_ms` have passed since
-the first failure: a server that is down, slow, loading, or a replica that was not promoted yet, and a
-cluster that is down. In a cluster each such failure asks another node where the slots are. Tried again at
-once: a slot that has moved (MOVED, ASK) and a script that the server does not know (NOSCRIPT). Not tried
-again: memory that is full, a server that refuses writes, a user who may not. `redis_outages` tells what becomes of
-reads when a server failed for longer.
+Retries:
+
+- After a random pause below a limit that doubles, until `retry_ms` have passed since the first failure: a server that
+  is down, slow or loading, a replica that is not promoted yet, a cluster that is down. In a cluster, each such failure
+  reads the map of slots again.
+- At once: a slot that has moved (MOVED, ASK), and a script that the server does not know (NOSCRIPT).
+- Never: memory that is full, a server that refuses writes, a user without permission.
+
+`redis_outages` defines what happens to reads when a server fails for longer.
 
 Source: the Redis Cluster specification, https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
 """
@@ -36,29 +39,29 @@ _REDIRECTIONS_AT_ONCE = 4
 _PASSING = {"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
 _SLOT_WITHOUT_NODE = "Hash slot not served"
-"""What a sound node says of a slot that was another's."""
+"""The error with which a healthy node answers for a slot that no node has."""
 
 _SCRIPT_ERROR = re.compile(r"^Error running script .*?@user_script: ?\d+: -?([A-Z]+) ")
 
 Pack: TypeAlias = Callable[[tuple[bytes | int, ...]], bytes]
-"""Makes the bytes of a command: hiredis' `pack_command`."""
+"""Encodes a command as bytes: hiredis' `pack_command`."""
 
 
 class Pipeline(NamedTuple):
-    """Bytes for one server, and the number of replies that they ask for."""
+    """Bytes for one server, and the number of replies to expect."""
 
     data: bytes
     replies: int
 
 
 class Send(NamedTuple):
-    """Send each pipeline; then send the generator `dict[Address, list of replies, or the exception]`."""
+    """A request to send each pipeline; send the generator a `dict[Address, list of replies, or the exception]`."""
 
     pipelines: dict[Address, Pipeline]
 
 
 class Pause(NamedTuple):
-    """Wait; then send the generator None."""
+    """A request to wait; then send the generator None."""
 
     seconds: float
 
@@ -75,9 +78,9 @@ def dispatch(
     clock: Callable[[], int],
     randomness: random.Random,
 ) -> Dispatch:
-    """The replies to some commands; see the module's text."""
+    """Return the replies to some commands; see the module docstring."""
     if not routes.is_cluster and not options.replicas and not routes.outages:
-        # The usual case, without the book-keeping of the others.
+        # The common case, without bookkeeping.
         address = options.nodes[0]
         outcome = yield Send({address: Pipeline(b"".join([pack(one.args) for one in commands]), len(commands))})
         replies = outcome[address]
@@ -87,7 +90,7 @@ def dispatch(
 
 
 class _Attempts:
-    """The tries of one list of commands."""
+    """The attempts to run one list of commands. A command's *place* is its index in the list."""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class _Attempts:
                 yield from self._pause()
 
     def _without_outages(self, by_node: dict[Address, list[int]]) -> dict[Address, list[int]]:
-        """Leave out the servers that are down and that another call asks."""
+        """Give up the commands of servers that are down and that another call is probing; return the others."""
         kept = {}
         for node, places in by_node.items():
             if node in self._outages and node not in self._begun:
@@ -169,7 +172,10 @@ class _Attempts:
         return kept
 
     def _without_failed(self, again: dict[int, Address | None]) -> list[int]:
-        """Give up what has failed for too long, or on a server that is down; the places of the rest."""
+        """Give up commands that failed for too long, or on a server that is down. Return the places of the rest.
+
+        Raises the failure if time is over and a command is a write.
+        """
         if self._failure is None:
             return list(again)
         is_over = self._give_up_ms is not None and self._clock() >= self._give_up_ms
@@ -206,7 +212,7 @@ class _Attempts:
         return Pipeline(b"".join(parts), len(parts))
 
     def _settle(self, node: Address, places: Sequence[int], outcome: Any) -> list[int]:
-        """Take what a server answered; the places of commands to be sent again."""
+        """Store the replies of a server; return the places of the commands to send again."""
         if isinstance(outcome, Exception):
             code = _code(outcome)
             if code in _REFUSED or type(outcome).__name__ in ("AuthenticationError", "AuthorizationError"):
@@ -220,7 +226,7 @@ class _Attempts:
         for place in places:
             reply = next(replies)
             if self._asked.pop(place, None) is not None:
-                reply = next(replies)  # the one before it was ASKING's
+                reply = next(replies)  # the one before was the reply to ASKING
             if isinstance(reply, Exception) and not self._is_answer(place, reply):
                 self._take_error(node, place, reply)
                 again.append(place)
@@ -232,7 +238,7 @@ class _Attempts:
         return self._commands[place].is_read and _code(reply) == "WRONGTYPE"
 
     def _take_error(self, node: Address, place: int, error: Exception) -> None:
-        """Note what to do about an error reply; raises if nothing can be done."""
+        """Prepare the retry of a command after an error reply; raise if a retry cannot help."""
         code = _code(error)
         if code in ("MOVED", "ASK"):
             slot, address = _redirection(error, node)
@@ -249,7 +255,7 @@ class _Attempts:
             raise self._refused(node, error)
 
     def _fail(self, node: Address | None, error: object) -> None:
-        """Note a failure that may pass by itself."""
+        """Record a failure that may pass by itself."""
         hint = (
             "It is a read-only replica: give the address of the primary, or wait for a fail-over to end."
             if isinstance(error, Exception) and _code(error) == "READONLY"
@@ -265,7 +271,7 @@ class _Attempts:
         self._count()
 
     def _count_redirection(self, node: Address, error: object) -> None:
-        """Follow some at once; nodes that point at each other are a failure that may pass."""
+        """Count a redirection. Too many mean that nodes point at each other, a failure that may pass."""
         self._redirections += 1
         if self._redirections > len(self._commands) + _REDIRECTIONS_AT_ONCE:
             self._failure = self._failures_at[node] = UnavailableError(
@@ -275,7 +281,7 @@ class _Attempts:
             self._count()
 
     def _count(self) -> None:
-        """Begin the time for retries with the first failure."""
+        """Count a failure; the first one starts the time for retries."""
         self._failures += 1
         if self._give_up_ms is None:
             self._give_up_ms = self._clock() + self._options.retry_ms
@@ -285,7 +291,10 @@ class _Attempts:
         yield Pause(self._random.uniform(0, limit_ms) / 1_000)
 
     def _learn(self) -> Generator[Send | Pause, Any, None]:
-        """Ask one node after another where the slots are; once and by one call at a time if all are down."""
+        """Ask one node after another where the slots are.
+
+        If all nodes are down and only reads wait, one call at a time asks each node once; the others raise.
+        """
         known = self._routes.known()
         all_down = self._reads_only and all(address in self._outages for address in known)
         if all_down and known[0] not in self._begun:
@@ -316,7 +325,7 @@ class _Attempts:
             yield from self._pause()
 
     def _refused(self, node: Address, error: Exception) -> MillpondError:
-        """What an error is to our caller that no second try mends."""
+        """Return the exception to raise for an error that a retry cannot mend."""
         code = _code(error)
         if code in _REFUSED or "Auth" in type(error).__name__:
             return OptionError(
@@ -337,7 +346,7 @@ class _Attempts:
 
 
 def _code(error: object) -> str:
-    """The first word of an error reply, such as MOVED; before Redis 7 a script's is inside the text."""
+    """Return the first word of an error reply, such as MOVED. Before Redis 7, a script's word is within the text."""
     of_script = _SCRIPT_ERROR.search(str(error))
     if of_script is not None:
         return of_script[1]
@@ -346,7 +355,7 @@ def _code(error: object) -> str:
 
 
 def _redirection(error: Exception, asked: Address) -> tuple[int, Address]:
-    """Slot and node of `MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked."""
+    """Return slot and node of `MOVED 3999 127.0.0.1:6381`; a missing host means the host that was asked."""
     slot, target = str(error).split()[-2:]
     host, _, port = target.rpartition(":")
     return int(slot), Address(host.strip("[]") or asked.host, int(port))

@@ -1,4 +1,4 @@
-"""How rows lie in Redis: names of keys, the bytes of a row, the script that writes tiles.
+"""How rows are stored in Redis: the names of keys, the bytes of a row, the script that writes tiles.
 
 Place on the data path: under `redis_operations`. Pure functions, no IO.
 
@@ -6,17 +6,17 @@ With the prefix `millpond`, a dataset `route.batch` and a key `EWR`:
 
     millpond:{EWR}:route.batch      a string (`rows="one"`): the row of the key
                                     a sorted set (`rows="many"`): its rows, each with its time as score
-    millpond:keys:{017}:route.batch a sorted set: keys of the dataset, with the time until which to keep
-                                    them as score. 128 of these registers share the keys of a dataset.
-    millpond:datasets               a hash: what is known of each dataset, as JSON. The catalogue.
+    millpond:keys:{017}:route.batch a sorted set: keys of the dataset; the score is the time until which to keep
+                                    them. 128 of these registers share the keys of a dataset.
+    millpond:datasets               a hash: the declaration of each dataset as JSON. This is the catalogue.
 
-`{EWR}` is the hash tag, so all rows of a key lie on one node of a cluster. In a tag, `%` is `%25`, `}` is
-`%7D` and an empty key is `%`: a brace would end the tag.
+`{EWR}` is the hash tag, so all rows of a key are on one node of a cluster. In a tag, `%` is written `%25`, `}` is
+written `%7D`, and an empty key is written `%`, because a brace would end the tag.
 
-A row is a version byte, its time_ms (8 bytes, big-endian, signed), and the value. Version 2 has the time
-at which the row expires (8 bytes, big-endian) before the value: elements of a sorted set cannot expire by
-themselves. The time is in the row although it is the score too, because equal elements would be one, and
-because a row that lies at another time than its own can then be refused.
+A row is a version byte, its time_ms (8 bytes, big-endian, signed), and the value. Version 2 has the time at which the
+row expires (8 bytes, big-endian) before the value, because elements of a sorted set cannot expire by themselves. The
+time is both in the row and in the score, for two reasons. Equal elements would be one element. And a row stored at
+another time than its own can be rejected.
 """
 
 import struct
@@ -33,7 +33,7 @@ _HEADER = struct.Struct(">Bq")
 _EXPIRING_HEADER = struct.Struct(">BqQ")
 _TIME = struct.Struct(">q")
 HEADER_BYTES, EXPIRING_HEADER_BYTES = _HEADER.size, _EXPIRING_HEADER.size
-"""What stands before the value of a row of version 1, and of version 2."""
+"""The length of the header before the value, in rows of version 1 and of version 2."""
 
 WRITE_ROWS = b"""
 -- Write rows of one key: ttl_ms (0 is none), now_ms, a random number, then time_ms and row of each.
@@ -71,7 +71,7 @@ return #ARGV
 
 
 def tag_of(key: bytes) -> bytes:
-    """The hash tag of a key, without its braces.
+    """Return the hash tag of a key, without its braces.
 
     >>> tag_of(b"EWR"), tag_of(b"100%}"), tag_of(b"")
     (b'EWR', b'100%25%7D', b'%')
@@ -82,17 +82,17 @@ def tag_of(key: bytes) -> bytes:
 
 
 def slot_of(tag: bytes) -> int:
-    """The slot of a cluster in which names with this hash tag lie."""
+    """Return the slot of a cluster that has the names with this hash tag."""
     return crc_hqx(tag, 0) % SLOTS
 
 
 def register_of(key: bytes) -> int:
-    """The register that has a key."""
+    """Return the number of the register that has a key."""
     return crc32(key) % REGISTERS
 
 
 def encode_row(time_ms: int, value: bytes) -> bytes:
-    """A row that stays.
+    """Encode a row without expiry.
 
     >>> decode_row(encode_row(-1, b"42"), Get("route.batch", b"EWR"))
     TimedValue(time_ms=-1, value=b'42')
@@ -101,12 +101,12 @@ def encode_row(time_ms: int, value: bytes) -> bytes:
 
 
 def encode_expiring_row(time_ms: int, value: bytes, expires_ms: int) -> bytes:
-    """A row of a sorted set that may be removed from `expires_ms` on."""
+    """Encode a row of a sorted set that may be removed from `expires_ms` on."""
     return _EXPIRING_HEADER.pack(2, time_ms, expires_ms) + value
 
 
 def decode_row(row: bytes, get: Get) -> TimedValue:
-    """The time and value of a row; `CorruptionError`, naming dataset and key, if it is none."""
+    """Return the time and value of a row; `CorruptionError`, naming dataset and key, if the bytes are no row."""
     if len(row) >= _HEADER.size and row[0] == 1:
         return TimedValue(_TIME.unpack_from(row, 1)[0], row[_HEADER.size :])
     if len(row) >= _EXPIRING_HEADER.size and row[0] == 2:  # noqa: PLR2004 - the version byte
@@ -119,7 +119,7 @@ def decode_row(row: bytes, get: Get) -> TimedValue:
 
 
 def misplaced(row: TimedValue, get: Get) -> CorruptionError:
-    """The error for a row that was found at another time than its own."""
+    """Return the error for a row that is stored at another time than its own."""
     return CorruptionError(
         f"dataset {get.dataset!r}, key {get.key[:24]!r}: Redis answered a row of time_ms {row.time_ms} for the range "
         f"{get.start_ms} to {get.end_ms}. Something else writes under this prefix: give the store another prefix, or "

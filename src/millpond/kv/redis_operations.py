@@ -1,18 +1,17 @@
-"""What each operation of the Redis store sends and makes of the answers, without any IO.
+"""The operations of a Redis store as commands and replies, without any IO.
 
 Place on the data path: between the stores (`redis`, `redis_async`), which send and wait, and the bytes
 (`redis_layout`).
 
-Idea: an operation is a generator. It yields a list of commands, is sent the list of their replies, and
-returns its result. So one text serves the sync and the async store. An error reply comes as a value.
-Commands of one list may run in any order and on several nodes; a list is sent when the one before it has
-been answered.
+Idea: an operation is a generator. It yields a list of commands, is sent the list of their replies, and returns its
+result. So the same code serves the blocking and the async store. An error reply is sent as a value. The commands of
+one list may run in any order and on several nodes. A list is sent only after the one before it was answered.
 
-Invariant: a key is in the dataset's register before its first row is written, so `drop` finds every row
-without a scan of the server. Every command may be sent again: it leaves what the first one left.
+Invariant: a key is in the dataset's register before its first row is written. So `drop` finds every row without a
+scan of the server. Every command is idempotent, because it may be sent again.
 
-A read does not know whether a key is a string or a sorted set. It asks for what the dataset was last
-known to be; a wrong guess is an error reply (never an absence), which is then asked again.
+A read does not know whether a key is a string or a sorted set. It assumes what the dataset was last known to be. A
+wrong guess gives an error reply, never an absence, and the read is sent again.
 """
 
 import random
@@ -54,7 +53,7 @@ _KEYS_A_SLICE = 100
 """Keys of each register that one step of a drop removes."""
 
 _HOUR_MS = 3_600_000
-"""How much longer a key stays in its register than its rows: writers' clocks may disagree by that much."""
+"""How much longer a key stays in its register than its rows, because writers' clocks may differ by that much."""
 
 _SCRIPT_SHA = sha1(WRITE_ROWS, usedforsecurity=False).hexdigest().encode()
 _NEVER = b"+inf"
@@ -63,7 +62,7 @@ _T = TypeVar("_T")
 
 
 class Command(NamedTuple):
-    """One command, and where it goes: to the node that has the slot."""
+    """One command, for the node that has the slot."""
 
     args: tuple[bytes | int, ...]
     slot: int
@@ -71,13 +70,13 @@ class Command(NamedTuple):
 
 
 _ByKey: TypeAlias = dict[bytes, dict[int, Put]]
-"""The rows to write of each key, by their times."""
+"""For each key, the rows to write by their times."""
 
 Steps: TypeAlias = Generator[list[Command], list[Any], _T]
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the catalogue knows of a dataset; a format that is not 1 is refused."""
+    """The catalogue's entry of a dataset; a format other than 1 is rejected."""
 
     format: int
     rows: Rows
@@ -86,7 +85,7 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Known(NamedTuple):
-    """An entry, and its bytes: as long as they are the same, what this process knows is right."""
+    """An entry, and its bytes. While the bytes in the catalogue are the same, the entry is current."""
 
     raw: bytes
     entry: _Entry
@@ -98,7 +97,7 @@ _UNDECLARED = msgspec.json.encode(_Entry(1, "many"))
 class RedisOperations:
     """The operations of one store under one prefix; may be shared by threads.
 
-    `packed_reads` writes the commands of `reads` as bytes, for a store of one server.
+    `packed_reads` encodes the commands of `reads` as bytes, for a store on one server.
     """
 
     def __init__(self, prefix: str, *, clock: Callable[[], int], randomness: random.Random) -> None:
@@ -123,7 +122,7 @@ class RedisOperations:
             self._written.pop(dataset, None)
 
     def put_many(self, dataset: str, puts: Iterable[Put]) -> Steps[None]:
-        """Write rows, those of one key by one command."""
+        """Write rows, with one command per key."""
         encode_dataset(dataset)
         by_key: _ByKey = {}
         for put in puts:
@@ -138,14 +137,18 @@ class RedisOperations:
             yield from self._write(dataset, piece)
 
     def bulk_put(self, dataset: str, puts: Iterable[Put]) -> Steps[None]:
-        """Write many rows, piece by piece."""
+        """Write many rows, 5,000 at a time."""
         yield from self.put_many(dataset, [])
         rows = iter(puts)
         while piece := list(islice(rows, _ROWS_A_PIPELINE)):
             yield from self.put_many(dataset, piece)
 
     def get_many(self, gets: Sequence[Get]) -> Steps[list[list[TimedValue]]]:
-        """The rows of each get."""
+        """Return the rows of each get.
+
+        Raises:
+            PartlyReadError: some servers did not answer.
+        """
         guesses, commands = self.reads(gets)
         replies = yield commands
         mistaken = [place for place, reply in enumerate(replies) if _is_wrong_type(reply)]
@@ -167,12 +170,12 @@ class RedisOperations:
         return rows_of_all(gets, guesses, replies)
 
     def reads(self, gets: Sequence[Get]) -> tuple[list[Rows], list[Command]]:
-        """What the datasets of some gets are taken for, and the commands that read them."""
+        """Return the guessed kind of each get's dataset, and the commands that read the gets."""
         guesses = [self._rows_guessed(get) for get in gets]
         return guesses, [self._read(get, rows) for get, rows in zip(gets, guesses, strict=True)]
 
     def next_keys(self, dataset: str, after: bytes | None, most: int) -> Steps[list[tuple[bytes, list[TimedValue]]]]:
-        """Up to `most` keys with their rows, register by register, in each by their bytes."""
+        """Return up to `most` keys with their rows, register by register, and within a register sorted by bytes."""
         register = 0 if after is None else register_of(after)
         found: list[tuple[bytes, list[TimedValue]]] = []
         while register < REGISTERS and len(found) < most:
@@ -186,7 +189,7 @@ class RedisOperations:
         return found
 
     def _keys_after(self, dataset: str, register: int, after: bytes | None) -> Steps[list[bytes]]:
-        """The keys of a register that come after one; a register that is being walked is read once."""
+        """Return the sorted keys of a register after a key. The register is read once and kept while it is walked."""
         walked = self._walked
         if after is None or walked is None or walked[:2] != (dataset, register):
             (members,) = yield [self._of_register(b"ZRANGE", dataset, register, 0, -1)]
@@ -194,14 +197,14 @@ class RedisOperations:
         return walked[2] if after is None else walked[2][bisect_right(walked[2], after) :]
 
     def delete_keys(self, dataset: str, keys: Iterable[bytes]) -> Steps[None]:
-        """Remove keys, and then their entries in the registers."""
+        """Remove the rows of some keys, then the keys from their registers."""
         rest = iter(keys)
         while piece := list(islice(rest, _ROWS_A_PIPELINE)):
             yield [self._unlink(dataset, key) for key in piece]
             yield [self._unregister(dataset, register, of) for register, of in _by_register(piece).items()]
 
     def drop(self, dataset: str) -> Steps[None]:
-        """Mark a dataset, remove its rows, and finish drops that did not end."""
+        """Mark a dataset as dropping, remove its rows, and finish earlier drops that did not end."""
         name = encode_dataset(dataset)
         self._written.pop(dataset, None)
         self._rows_read.pop(dataset, None)
@@ -216,7 +219,7 @@ class RedisOperations:
                 yield from self._finish_drop(other)
 
     def datasets(self) -> Steps[list[str]]:
-        """The names of all datasets, sorted."""
+        """Return the names of all datasets, sorted."""
         return sorted(name for name, entry in (yield from self._entries()).items() if not entry.dropping)
 
     def _entries(self) -> Steps[dict[str, _Entry]]:
@@ -225,7 +228,7 @@ class RedisOperations:
         return {name: _decode_entry(name, raw) for name, raw in zip(names, found[1::2], strict=True)}
 
     def _entered(self, dataset: str, declared: bytes = _UNDECLARED) -> Steps[_Known]:
-        """What the catalogue knows of a dataset, which is entered if it is new."""
+        """Return the catalogue's entry of a dataset; enter `declared` if the dataset is new."""
         name = encode_dataset(dataset)
         while True:
             (raw,) = yield [self._in_catalogue(b"HGET", name)]
@@ -239,7 +242,7 @@ class RedisOperations:
             yield from self._finish_drop(dataset)
 
     def _write(self, dataset: str, by_key: _ByKey) -> Steps[None]:
-        """Register keys, then write them; again if the dataset was dropped or declared meanwhile."""
+        """Register keys, then write their rows; do it again if the dataset was dropped or declared meanwhile."""
         look = self._in_catalogue(b"HGET", encode_dataset(dataset))
         known = self._written.get(dataset) or (yield from self._entered(dataset))
         while True:
@@ -286,7 +289,10 @@ class RedisOperations:
             yield Command((b"EVALSHA", _SCRIPT_SHA, 1, name, key_ttl_ms, now_ms, chance, *parts), slot)
 
     def _rows_guessed(self, get: Get) -> Rows:
-        """What a dataset is taken for; where it was never read, a range of one is how batch rows are asked for."""
+        """Return the last known kind of a dataset. If it was never read, guess from the range of the get.
+
+        A range of one time is how batch rows are read.
+        """
         likely: Rows = "one" if get.start_ms is not None and get.end_ms == get.start_ms + 1 else "many"
         return self._rows_read.get(get.dataset, likely)
 
@@ -302,7 +308,7 @@ class RedisOperations:
         return Command((b"ZRANGEBYSCORE", name, first, end), slot_of(tag), is_read=True)
 
     def _finish_drop(self, dataset: str) -> Steps[None]:
-        """Remove the rows of a dataset that is marked, in slices, and then its entry."""
+        """Remove the rows of a dataset marked as dropping, in slices, then its entry."""
         left = list(range(REGISTERS))
         while left:
             members = yield [self._of_register(b"ZRANGE", dataset, register, 0, _KEYS_A_SLICE - 1) for register in left]
@@ -331,7 +337,7 @@ class RedisOperations:
 
 
 def loading(command: Command) -> Command:
-    """The same command for a node that does not know its script yet."""
+    """Return the same command with the script's text, for a node that does not know the script."""
     _, _, *rest = command.args
     return command._replace(args=(b"EVAL", WRITE_ROWS, *rest))
 

@@ -1,6 +1,6 @@
-"""Where a Redis, Valkey or Redis Cluster is, and how patiently it is asked.
+"""The options of a Redis store: the addresses of its servers, time limits, TLS.
 
-Place on the data path: what `RedisStore` and `AsyncRedisStore` are made from. A plain value, so a store
+Place on the data path: `RedisStore` and `AsyncRedisStore` are made from them. The options are plain values, so a store
 can be pickled.
 """
 
@@ -94,10 +94,10 @@ _OPTIONS = {one.name for one in fields(RedisOptions)} - {
 
 
 def redis_options(url: str, options: Mapping[str, Any]) -> RedisOptions:
-    """Options from a URL and what is given beside it, which counts more than the URL's own query.
+    """Return the options in a URL and in `options`, which take precedence over the URL's query.
 
     Raises:
-        OptionError: the URL is none, or an option is unknown or out of its range.
+        OptionError: the URL is invalid, or an option is unknown or out of its range.
     """
     parts = split_url(url, "redis://host:port", several_hosts=True)
     if parts.scheme not in _SCHEMES:

@@ -1,13 +1,12 @@
-"""Servers that are known to be down, so that not every read waits for them.
+"""A circuit breaker for each server, so that reads do not wait for servers known to be down.
 
-Place on the data path: asked by `redis_dispatch` before reads are sent, told how they ended.
+Place on the data path: `redis_dispatch` asks it before it sends reads, and reports how they ended.
 
-Idea: the first reads that fail are tried again for `retry_ms`, for most failures pass. Once that time is
-over the server counts as down, until it answers. Meanwhile one call at a time asks it, once; the others
-fail at once. So a server that does not answer takes the time-out of one caller and not of all, and what
-lies on other servers is answered without it.
+Idea: the first reads that fail are retried for `retry_ms`, because most failures pass. After that time the server
+counts as down until it answers. Meanwhile one call at a time tries it once, and all others fail at once. So a server
+that does not answer costs one caller the time-out, not every caller, and rows on other servers are still returned.
 
-Trade-off: writes are not held back. Whoever writes has the time, and loses a batch by giving up early.
+Trade-off: writes are always retried. A writer can wait, and would lose a batch by giving up early.
 
 Source: the circuit breaker of M. Nygard, *Release It!*, 2007
 """
@@ -17,7 +16,7 @@ from millpond.kv.redis_options import Address
 
 
 class Outages:
-    """The servers that are down; one for all threads of a store.
+    """The servers that are down; shared by all threads of a store.
 
     >>> outages, one = Outages(), Address("one", 7000)
     >>> outages.failed(one, UnavailableError("Redis at one:7000 failed for 5000 ms"))
@@ -39,7 +38,10 @@ class Outages:
         return server in self._down
 
     def begin(self, server: Address) -> UnavailableError | None:
-        """Begin to ask a server that is down; or why not, while another call asks it. `end` must follow a None."""
+        """Begin to try a server that is down. Return the known failure if another call is trying it, else None.
+
+        After a None the caller must call `end`.
+        """
         if server in self._asked:
             known = self._down.get(server)
             # Each caller gets an error of its own: a traceback grows with every raise.
@@ -48,13 +50,13 @@ class Outages:
         return None
 
     def end(self, server: Address) -> None:
-        """End what `begin` began."""
+        """End the attempt that `begin` began."""
         self._asked.discard(server)
 
     def failed(self, server: Address, error: UnavailableError) -> None:
-        """Note that a server failed for the whole time of retries, or again."""
+        """Record that a server failed until its retries ended, or failed again while it was down."""
         self._down[server] = error
 
     def answered(self, server: Address) -> None:
-        """Note that a server answers again."""
+        """Record that a server answers again."""
         self._down.pop(server, None)

@@ -1,12 +1,11 @@
-"""The bytes of many reads for one Redis server, and the rows in their replies.
+"""Encodes many reads for one Redis server as bytes, and decodes the rows in their replies.
 
-Place on the data path: under every fetch over Redis, which reads a few ranges of each key that it wants.
+Place on the data path: under every fetch from Redis, which reads a few ranges of each wanted key.
 
-Idea: the reads of one fetch, and of the fetches after it, ask for the same ranges of the same datasets and
-differ in the key alone. So a command is written once for a range, in the protocol of Redis, and a read puts
-its key in.
+Idea: the reads of one fetch and of the next ones ask for the same ranges of the same datasets, and differ only in the
+key. So a command is encoded once per range, in the protocol of Redis, and each read inserts its key.
 
-Invariant: the bytes are those that `redis_operations` makes for the same get. A test compares them.
+Invariant: the bytes equal those that `redis_operations` makes for the same get. A test compares them.
 """
 
 import struct
@@ -21,18 +20,18 @@ _MOST_RANGES = 1_000
 _head = struct.Struct(">Bq").unpack_from
 
 _Range = tuple[Rows, bytes, int, bytes, bytes]
-"""What the dataset is taken for; the command up to the length of the name; that length without the hash tag; the bytes
-up to the tag, and after it."""
+"""The guessed kind of the dataset; the command up to the length of the name; that length without the hash tag; the
+bytes from there to the tag; the bytes after the tag."""
 
 _Ranges = dict[tuple[str, int | None, int | None], _Range]
 
 
 class PackedReads:
-    r"""Writes reads as bytes; may be shared by threads.
+    r"""Encodes reads as bytes; may be shared by threads.
 
     Args:
-        prefix: of the names of all keys.
-        rows_of: what the dataset of a get is taken for.
+        prefix: the prefix of the names of all keys.
+        rows_of: returns the guessed kind of a get's dataset.
 
     >>> reads = PackedReads(b"millpond", lambda get: "one")
     >>> reads.pack([Get("batch", b"EWR")])
@@ -47,7 +46,7 @@ class PackedReads:
         self._ranges: _Ranges = {}
 
     def pack(self, gets: Sequence[Get]) -> tuple[list[Rows], list[bytes]]:
-        """Give what the datasets of some gets are taken for, and the commands that read them."""
+        """Return the guessed kind of each get's dataset, and the encoded commands that read the gets."""
         ranges = self._ranges
         guesses: list[Rows] = []
         commands: list[bytes] = []
@@ -63,8 +62,8 @@ class PackedReads:
         return guesses, commands
 
     def forget(self) -> None:
-        """Write all ranges anew: a dataset may be of another kind than it was."""
-        # A new table: who is at work on the old one may write there what was right before.
+        """Drop all encoded ranges, because a dataset may have changed its kind."""
+        # This makes a new dictionary. Another thread may still write a range of the former kind into the old one.
         self._ranges = {}
 
     def _range(self, get: Get, ranges: _Ranges) -> _Range:
@@ -85,7 +84,7 @@ class PackedReads:
 
 
 def rows_of_all(gets: Sequence[Get], guesses: Sequence[Rows], replies: Sequence[Any]) -> list[list[TimedValue]]:
-    """The rows in the replies to some gets."""
+    """Return the rows in the replies to some gets."""
     return [
         _rows_of_set(reply, get) if rows == "many" else _rows_of_string(reply, get)
         for get, rows, reply in zip(gets, guesses, replies, strict=True)
@@ -93,7 +92,7 @@ def rows_of_all(gets: Sequence[Get], guesses: Sequence[Rows], replies: Sequence[
 
 
 def rows_of(reply: Any, get: Get, rows: Rows) -> list[TimedValue]:
-    """The rows in the reply to one get."""
+    """Return the rows in the reply to one get."""
     return _rows_of_string(reply, get) if rows == "one" else _rows_of_set(reply, get)
 
 

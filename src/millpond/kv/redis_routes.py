@@ -1,9 +1,9 @@
-"""Where the slots of a cluster are, and which server a command goes to.
+"""The map from slots to the nodes of a cluster, and the choice of a server for each command.
 
 Place on the data path: what `redis_dispatch` remembers between operations, without any IO.
 
-Idea: a node that was asked for a slot it does not have says who has it. A few such answers are followed one
-by one; after more of them, and after every failure, the whole map is asked for again.
+Idea: a node that is asked for a slot it does not have names the node that has it. A few such answers change one slot
+each. After `_MOVES_UNTIL_STALE` of them, and after every failure, the whole map is read again.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _ASK_FOR_REPLICAS_MS = 10_000
 
 
 class Routes:
-    """Where the slots are; one for all threads of a store."""
+    """The nodes of each slot; shared by all threads of a store."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._seeds = options.nodes
@@ -36,7 +36,7 @@ class Routes:
         self._turn = 0
 
     def of(self, command: Command, *, primary: bool) -> Address | None:
-        """The server for a command; None if no node is known to have its slot."""
+        """Return the server for a command; None if no node is known to have its slot."""
         replicas = self._replicas
         if self.is_cluster:
             if self._from_replicas:
@@ -49,23 +49,23 @@ class Routes:
         return replicas[self._turn % len(replicas)]
 
     def moved(self, slot: int, address: Address) -> None:
-        """Note what a node said of one slot; after some of these all slots are asked for again."""
+        """Record the node that has a slot, as another node said. After some of these the map is stale."""
         self._primary_of[slot] = address
         self._moved_to.append(address)
         self.is_stale = self.is_stale or len(self._moved_to) >= _MOVES_UNTIL_STALE
 
     def known(self) -> list[Address]:
-        """Every server that may know where the slots are, those first that others pointed to last."""
+        """Return every server that may know the map: servers that are down last, else the latest named first."""
         primaries = [one for one in self._primary_of if one is not None]
         found = dict.fromkeys([*reversed(self._moved_to), *primaries, *self._seeds])
         return sorted(found, key=self.outages.__contains__)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether to ask where the slots are: a replica that joins later is heard of only by asking."""
+        """Return whether to read the map again: it is stale, or replicas are missing, which may have joined since."""
         return self.is_stale or (self._lacks_replicas and now_ms >= self._learned_ms + _ASK_FOR_REPLICAS_MS)
 
     def learn(self, asked: Address, ranges: Sequence[Any], now_ms: int) -> None:
-        """Take the answer to CLUSTER SLOTS."""
+        """Replace the map by the answer to CLUSTER SLOTS."""
         primary_of: list[Address | None] = [None] * SLOTS
         replicas_of: list[tuple[Address, ...]] = [()] * SLOTS
         for first, last, *nodes in ranges:

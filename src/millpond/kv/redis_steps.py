@@ -1,8 +1,7 @@
-"""What a Redis store does for an operation, step by step, without any IO.
+"""Runs the operations of a Redis store, without any IO.
 
-Place on the data path: the one text behind `RedisStore` and `AsyncRedisStore`, which send, wait, and have
-connections. `redis_operations` makes the commands and reads the replies, `redis_dispatch` says where they
-go and what is tried again.
+Place on the data path: the shared code of `RedisStore` and `AsyncRedisStore`, which own the connections, send and
+wait. `redis_operations` makes the commands and reads the replies. `redis_dispatch` chooses their servers and retries.
 """
 
 import random
@@ -19,16 +18,16 @@ from millpond.kv.redis_routes import Routes
 _T = TypeVar("_T")
 
 Waits: TypeAlias = Generator[Send | Pause, Any, _T]
-"""Yields what to send or how long to wait, is sent what came back, and returns the operation's result."""
+"""Yields what to send or how long to wait, is sent the outcome, and returns the operation's result."""
 
 
 class RedisSteps:
-    """What the stores of one process know of their servers; may be shared by threads.
+    """What one store knows of its servers; may be shared by threads.
 
     Attributes:
-        options: where the servers are.
-        clock: tells the time by which rows expire.
-        operations: what can be done.
+        options: the options of the store.
+        clock: returns the time by which rows expire.
+        operations: the operations of the store.
     """
 
     def __init__(self, options: RedisOptions, clock: Callable[[], int]) -> None:
@@ -40,12 +39,12 @@ class RedisSteps:
         self._pack: Pack | None = None
 
     def only_server(self) -> Address | None:
-        """The server that every command goes to; None if there are several, or it is known to be down."""
+        """Return the server that every command goes to; None if there are several, or it is known to be down."""
         options, routes = self.options, self._routes
         return None if routes.is_cluster or options.replicas or routes.outages else options.nodes[0]
 
     def run(self, operation: Steps[_T]) -> Waits[_T]:
-        """Run an operation to its end."""
+        """Run an operation to its end, and return its result."""
         pack = self._pack
         if pack is None:
             pack = self._pack = import_pack()

@@ -1,10 +1,11 @@
-"""How a fetcher asks its store: blocking or awaiting, one key or many.
+"""Answers the requests of a fetcher: chooses how to read the store, blocking or on an event loop.
 
-Place on the data path: between the fetcher's face and the reads. One request of a GroupBy or Join takes the
-form for it (`OneKey`, `OneJoin`), several keys of one GroupBy take theirs (`ManyKeys`); everything else, and
-whatever the short ways do not answer, is a `FetchCall`.
+Place on the data path: between `Fetcher`, which users call, and the reads of the store. One request for a GroupBy
+or Join is answered by a form prepared for it (`OneKey`, `OneJoin`). Several requests that differ only in their keys
+are answered together (`ManyKeys`). These use short reads, each for one common case (`short_read`). Every other
+request is answered by `FetchCall`, and so is every request that a short read cannot answer.
 
-Invariant: blocking and async differ only in how they wait. Both have all short ways.
+Invariant: the blocking and async calls differ only in how they wait. Both use all short reads.
 """
 
 import time
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
     from millpond.serving.answer_columns import AnswerColumns
 
 Form = OneKey | OneJoin
-"""What answers one request."""
+"""Answers one request."""
 
 Begun = tuple[Any, int, ShortRead | JoinRead]
-"""The form, the time, and the short read that was begun."""
+"""The form, the query time, and the short read in progress."""
 
 
 class Answerer:
     """Answers the requests of one fetcher; safe to use from several threads.
 
     Args:
-        store: where uploads and streams write.
-        shared: what all calls share.
-        targets: what is served.
+        store: the store that uploads and streams write to.
+        shared: the state that all calls share.
+        targets: the GroupBys and Joins that are served.
     """
 
     def __init__(self, store: KVStore, shared: Shared, targets: Targets) -> None:
@@ -60,7 +61,7 @@ class Answerer:
     def one(
         self, name: str, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
     ) -> FetchResponse:
-        """Answer for one key without context or explanation."""
+        """Answer one request without context or explanation."""
         form = self._forms.get((name, features))
         if form is None:
             return self._call((FetchRequest(name, keys, at, None, features),), "open")[0]
@@ -72,7 +73,7 @@ class Answerer:
     def _fetch_one(
         self, form: Form, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
     ) -> FetchResponse | None:
-        """Answer by a short way; None if the long one is to be taken, which also says what is wrong."""
+        """Answer with a short read; None if `FetchCall` must answer, which also reports errors."""
         self._infos.ensure()
         self._fetches += 1
         is_timed = not self._fetches % SAMPLED_ONE_IN
@@ -90,7 +91,7 @@ class Answerer:
         try:
             found = read.end(self._store.get_many(gets) if gets else ())
         except (CorruptionError, PartlyReadError):
-            return None  # the long way says what does not decode, and which server did not answer
+            return None  # `FetchCall` reports what does not decode, and which server did not answer
         finally:
             if found is None:
                 read.close()
@@ -102,7 +103,7 @@ class Answerer:
         return self._confirmed(begun, keys, found)
 
     def many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """Answer several requests, in their order, with one call of the store for all."""
+        """Answer several requests, in their order, reading the store for all of them together."""
         if len(requests) > 1:
             many = many_keys(self._shared, self._forms, requests)
             return self._call(requests, "open") if many is None else self._run(many)
@@ -134,7 +135,10 @@ class Answerer:
     def table(
         self, prepared: Prepared, columns: Mapping[str, Sequence[Any]], times: Sequence[int]
     ) -> "AnswerColumns | None":
-        """Answer the rows of a table; None if they are to be answered one by one: with derivations, or for a log."""
+        """Answer the rows of a table as columns.
+
+        None if the rows must be answered one by one: the target has derivations, or there is an answer log.
+        """
         if self._log is not None or prepared.derived is not None or any(part.derived for part in prepared.parts):
             return None
         from millpond.serving.table_call import TableCall
@@ -146,10 +150,10 @@ class Answerer:
         return call.answer()
 
     async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """Do as `many`, without holding up the event loop."""
+        """Like `many`, without blocking the event loop."""
         if self._is_inline:
             await self._infos.ensure_async()
-            # Such a store does not wait, and then neither does the blocking face.
+            # Such a store never waits, so the blocking call does not either.
             return self.many(requests)
         store = self._async_store
         if store is None:
@@ -173,11 +177,14 @@ class Answerer:
         return call.responses()
 
     def many_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
-        """Do as `many` if that takes no waiting: the store is in this process and it is known what is served."""
+        """Like `many` if nothing must be waited for; else None.
+
+        Nothing is waited for if the store reads without a thread and the serving infos are known.
+        """
         return self.many(requests) if self._is_inline and not self._infos.must_wait() else None
 
     def warm(self, requests: Sequence[FetchRequest]) -> int:
-        """Read keys into the caches; give how many were read."""
+        """Read keys into the caches. Return how many were read."""
         call = FetchCall(self._shared, requests, needs_context=False, short_ways="closed")
         if call.wanted:
             self._infos.ensure()
@@ -185,13 +192,17 @@ class Answerer:
         return call.warmed()
 
     def after_fork(self) -> None:
-        """Forget the connections of the parent process."""
+        """Drop the async store, and with it the connections of the parent process."""
         self._async_store = None
 
     def _begin(
         self, form: Form, keys: Mapping[str, Any], at: int | None, features: tuple[str, ...] | None
     ) -> "Begun | FetchCall | None":
-        """Begin a short read; a `FetchCall` if a part of a Join takes the long way, None if all is to take it."""
+        """Begin a short read.
+
+        Return a `FetchCall` if some parts of a Join have no short read; it goes on with the reads that were begun.
+        Return None if `FetchCall` must do all of the work.
+        """
         now_ms = self._now()
         if at is None:
             at = now_ms
@@ -204,14 +215,14 @@ class Answerer:
         return None if read is None else (form, at, read)  # type: ignore[return-value]  # the list is above
 
     def _form_of(self, requests: Sequence[FetchRequest]) -> Form | None:
-        """Give the form for one request, if that is what is asked for."""
+        """Return the form for a single request without context or explanation, if there is one."""
         request = requests[0] if len(requests) == 1 else None
         if request is None or request.explain or request.context is not None:
             return None
         return self._forms.get((request.name, request.features))
 
     async def _one_async(self, store: AsyncKVStore, form: Form, request: FetchRequest) -> FetchResponse | None:
-        """Do as `_fetch_one`, without holding up the event loop."""
+        """Like `_fetch_one`, without blocking the event loop."""
         await self._infos.ensure_async()
         begun = self._begin(form, request.keys, request.at, request.features)
         if begun is None:
@@ -240,7 +251,7 @@ class Answerer:
         return self._answer(begun, request.keys, found) if self._is_confirmed(unconfirmed, rows) else None
 
     def _timed_one(self, begun: Begun, keys: Mapping[str, Any], began: float) -> FetchResponse | None:
-        """Do as `_fetch_one`, and measure the parts."""
+        """Finish `_fetch_one`, and time its steps."""
         read, found = begun[2], None
         try:
             rows = self._timed_get_many(read.gets) if read.gets else ()
@@ -263,7 +274,7 @@ class Answerer:
     def _confirmed(
         self, begun: Begun, keys: Mapping[str, Any], found: ShortResult | JoinResult
     ) -> FetchResponse | None:
-        """Answer, after asking whether the batches are still served of which a row was absent."""
+        """Answer; where a batch row was absent, first check that its batch is still served."""
         if found.is_confirmed:
             return self._answer(begun, keys, found)
         unconfirmed = begun[0].unconfirmed(found)
@@ -276,9 +287,9 @@ class Answerer:
     def _is_confirmed(
         self, unconfirmed: Sequence[tuple[ServedGroup, ShortResult]], rows: Sequence[Sequence[TimedValue]]
     ) -> bool:
-        """Tell whether the serving infos that were read after the rows name the same batches; then keep what was read.
+        """Return whether the serving infos that were read after the rows name the same batches.
 
-        Equal GroupBys are asked for once each time they are a part.
+        If so, put what was read into the caches. A GroupBy that is several parts of a Join is checked once for each.
         """
         for (group, found), info_rows in zip(unconfirmed, rows, strict=True):
             self._counters.info_get()
@@ -290,7 +301,7 @@ class Answerer:
         return True
 
     def _answer(self, begun: Begun, keys: Mapping[str, Any], found: ShortResult | JoinResult) -> FetchResponse:
-        """Answer and count."""
+        """Make the answer, count it, and offer it to the answer log."""
         form, at, read = begun
         kv_calls = (1 if read.gets else 0) + (not found.is_confirmed)
         answer: FetchResponse = form.answer(keys, at, found, kv_calls)

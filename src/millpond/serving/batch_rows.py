@@ -1,10 +1,12 @@
-"""What the batch has of one key, as the fetcher keeps it.
+"""The batch row of one key, decoded: the entries of the batch cache.
 
-Place on the data path: what the batch cache holds (CHIP-1, steps 1 and 2). A hit saves the get and the
-decoding. An absent row is kept like a present one: asking for keys without history is what new users do.
+Place on the data path: the batch cache holds these rows (Chronon's CHIP-1, steps 1 and 2). A hit saves the get and
+the decoding. An absent row is cached like a present one, because new users have keys without history.
 
-An entry answers only for the landed batch it was made from. The cells of each window are read out of it
-once for each `View`: collections are stored per segment, so for them this is where they are folded.
+Invariant: an entry answers only for the landed batch it was made from.
+
+Idea: the cells of each window are computed once for each `View`. Collections are stored per segment, so computing
+them merges segments.
 """
 
 from bisect import bisect_left
@@ -22,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class BatchRow:
-    """The batch of one key; immutable but for what it remembers to have computed.
+    """The batch row of one key; immutable except for the cells that it caches.
 
     Attributes:
-        landed: the batch that it is of.
-        batch: the row of a temporal GroupBy, taken apart; None if there is no row.
-        values: the finished values of a snapshot; None if there is no row.
+        landed: the batch that the row belongs to.
+        batch: the decoded row of a temporal GroupBy; None if there is no row.
+        values: the finished values of a snapshot GroupBy; None if there is no row.
         row_bytes: the length of the stored row.
-        folded: the latest cells that were read out of it, and for which view. No part of the value.
+        folded: the latest view and its cells for each window, cached. Not part of the value.
     """
 
     __slots__ = ("batch", "folded", "landed", "row_bytes", "values")
@@ -44,7 +46,7 @@ class BatchRow:
         self.folded: tuple[View, tuple[Projection, ...]] | None = None
 
     def bases(self, layout: Layout, view: View) -> tuple[Projection, ...]:
-        """Give for each window the cells that the batch adds to it."""
+        """Return for each window the cells that the batch adds to it."""
         folded = self.folded
         if folded is None or folded[0] is not view:
             folded = self.folded = (view, batch_bases(layout, view, self.batch))
@@ -52,7 +54,7 @@ class BatchRow:
 
 
 def batch_bases(layout: Layout, view: View, batch: StoredBatch | None) -> tuple[Projection, ...]:
-    """Give for each window of a layout the cells of the batch from its start on.
+    """Return for each window of a layout the cells of the batch from the window's start on.
 
     Raises:
         CorruptionError: a cell does not decode.
@@ -75,7 +77,7 @@ def batch_bases(layout: Layout, view: View, batch: StoredBatch | None) -> tuple[
 
 
 def _cells_from(layout: Layout, place: int, batch: StoredBatch, at: int) -> Projection:
-    """Give the cells of one window from an entry of the columns on."""
+    """Return the cells of one window, merged from index `at` of the batch's columns on."""
     cells = []
     for position, suffix, decode, merge_all in zip(
         layout.windows[place].positions,
@@ -93,7 +95,7 @@ def _cells_from(layout: Layout, place: int, batch: StoredBatch, at: int) -> Proj
 
 
 def cached_row(group: "ServedGroup", key: bytes, landed: LandedBatch) -> BatchRow | None:
-    """Give the row of a key in a batch if it is cached."""
+    """Return the row of a key in a batch if it is cached."""
     if group.batch_cache is None:
         return None
     row = group.batch_cache.get(key)
@@ -101,10 +103,10 @@ def cached_row(group: "ServedGroup", key: bytes, landed: LandedBatch) -> BatchRo
 
 
 def decoded_row(group: "ServedGroup", landed: LandedBatch, key: bytes, rows: Sequence[TimedValue]) -> BatchRow:
-    """Give what the store has of a key in a batch, or that it has nothing.
+    """Decode the rows that the store returned for a key of a batch; without rows, return an empty `BatchRow`.
 
     Raises:
-        CorruptionError: the row does not decode, or is of another batch.
+        CorruptionError: the row does not decode, or belongs to another batch.
     """
     if not rows:
         return BatchRow(landed, None)
@@ -127,5 +129,5 @@ def _check_end(landed: LandedBatch, key: bytes, batch_end_ms: int) -> None:
 
 
 def batch_get(landed: LandedBatch, key: bytes) -> Get:
-    """Give the get of the row of a key."""
+    """Return the get that reads the batch row of a key."""
     return Get(landed.info.batch_dataset, key, landed.batch_end_ms, landed.batch_end_ms + 1)

@@ -1,6 +1,6 @@
-"""Records the hit-rate curves of a fetcher's caches, and splits its budget by them.
+"""Records the hit-rate curves of a fetcher's caches, and divides a memory budget between the caches by these curves.
 
-Place on the data path: beside the caches, and only where it is asked for. With `cache_budget` the curves replace the
+Place on the data path: beside the caches, and only if it is switched on. With `cache_budget` the curves replace the
 fixed shares that the caches began with.
 """
 
@@ -18,9 +18,9 @@ from millpond.serving.served_group import ServedGroup
 
 
 def recorded_caches(groups: Iterable[ServedGroup], cache_budget: CacheSize | None) -> Budget | None:
-    """Begin to record all caches; the started budget over them if there is one.
+    """Begin to record all caches. Return the started `Budget` over them if `cache_budget` sets a size.
 
-    Beside a cache of closed tiles, that one decides whose batch rows are kept.
+    Where a GroupBy has a cache of closed tiles, that cache decides whose batch rows are kept (`fed_apart`).
     """
     caches: list[Cache[bytes, Any]] = []
     for group in groups:
@@ -38,12 +38,15 @@ def recorded_caches(groups: Iterable[ServedGroup], cache_budget: CacheSize | Non
 
 
 def traced_caches(groups: Iterable[ServedGroup], folder: Path) -> list[TraceWriter]:
-    """Begin to write the trace of each cache to a new file in a folder, called after the cache."""
+    """Begin to write the trace of each cache to a new file in a folder, named after the cache."""
     return [_traced(cache, folder) for cache in _caches(groups)]
 
 
 def _traced(cache: Cache[bytes, Any], folder: Path) -> TraceWriter:
-    """Write to a file that is not there yet: a server that starts again, or has several processes, keeps all traces."""
+    """Write the trace to a file that does not exist yet.
+
+    So no trace is overwritten when a server restarts or has several processes.
+    """
     for name in chain((f"{cache.name}.trace",), (f"{cache.name}-{number}.trace" for number in count(2))):
         path = folder / name
         try:

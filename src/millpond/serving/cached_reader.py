@@ -1,16 +1,16 @@
-"""The short ways to a key of a GroupBy that is cached.
+"""Short reads of a key of a GroupBy that has caches.
 
-Place on the data path: the usual read. The closed tiles are in the cache, with the batch in their bases,
-so the batch row is not looked up. The windows have not moved, and no closed tile was amended. Then one
-range is read: the tail and, behind it, the amendment marker. A key that is not there is read whole, and kept
-if it pays (`doorkeeper`).
+Place on the data path: the most common read. The key's closed tiles are cached, and their bases include the batch,
+so the batch row is not looked up. If the windows have not moved and no closed tile was amended, one range is read:
+the tail and, after it, the amendment marker. A key that is not cached is read whole. It is then cached if that
+pays (`doorkeeper`).
 
-With some steps of CHIP-1 switched off, the same reads also get what they then must: the batch row, the tiles
-from their start.
+If some steps of CHIP-1 are switched off, the same reads also get what these steps would save: the batch row, and
+the tiles from their start.
 
-A query about the past reads two ranges in the same round: the marker, and the tail up to the query. So
-the tiles between the query and now are neither read nor decoded. The marker comes first: it must be read
-no later than any tile.
+A query about the past reads two ranges in the same round: the marker, and the tail up to the query. So the tiles
+between the query and the present are neither read nor decoded. The marker comes first, because it must be read no
+later than any tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ class CachedReader:
         self.freshness_ms = group.tail_freshness_ms
 
     def begin(self, key: bytes, query_ms: int, now_ms: int) -> "CachedRead | KeepingRead | PlainRead | None":
-        """Look up a key; None if the long way is to be taken."""
+        """Look up a key, and begin a short read; None if the key needs the full read (`key_read`)."""
         served = self.group.served
         landed = served.landed
         cache = self._tile_cache
@@ -101,7 +101,7 @@ class CachedReader:
         return CachedRead((*gets, *needless), self, key, query_ms, served, closed, None, len(needless), asks_batch)
 
     def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> "KeepingRead | PlainRead | None":
-        """Begin to read a key that a look-up of many did not give; None if the long way is to be taken."""
+        """Begin to read a key that a look-up of many keys missed; None if the key needs the full read."""
         cache, served = self._tile_cache, self.group.served
         landed = served.landed
         if cache is None or landed is None or cache.peek(key) is not None:
@@ -109,7 +109,7 @@ class CachedReader:
         return self._missed(key, query_ms, now_ms, served, landed)
 
     def _begin_row(self, key: bytes, query_ms: int, served: Served, landed: LandedBatch) -> PlainRead | None:
-        """Begin to read a key of which at most the batch row is cached."""
+        """Begin to read a key where only batch rows are cached."""
         group = self.group
         if query_ms < landed.batch_end_ms:
             return None
@@ -121,7 +121,7 @@ class CachedReader:
     def _missed(
         self, key: bytes, query_ms: int, now_ms: int, served: Served, landed: LandedBatch
     ) -> "KeepingRead | PlainRead | None":
-        """Begin to read a key whole, for the caches if they let it in."""
+        """Begin to read a key whole, and to cache it if the doorkeeper admits it; None for the full read."""
         group = self.group
         if not landed.batch_end_ms <= query_ms <= landed.horizon_end_ms:
             return None
@@ -135,7 +135,7 @@ class CachedReader:
         return self.plain.read(key, query_ms, served, landed, view, row)
 
     def _needless(self, key: bytes, served: Served, closed: ClosedTiles) -> list[Get]:
-        """Give the gets that the steps that are off would save: of the closed tiles, and of the batch row."""
+        """Return the gets that the switched-off steps would save: of the closed tiles, and of the batch row."""
         group, landed = self.group, closed.landed
         gets: list[Get] = []
         if not group.moves_start:
@@ -147,7 +147,19 @@ class CachedReader:
 
 
 class CachedRead(msgspec.Struct, frozen=True, gc=False):
-    """One key of which the tail is read, and after it what steps that are off do not save."""
+    """The read of one key's tail, followed by the gets that switched-off steps do not save.
+
+    Attributes:
+        gets: what the store is asked.
+        reader: the reader that made it.
+        key: the encoded key.
+        query_ms: the query time.
+        served: what was served when the key was looked up.
+        closed: the cached closed tiles of the key.
+        recent: a tail that was read recently, used in place of a read.
+        needless: how many of the last gets switched-off steps would save.
+        asks_batch: whether the last get is that of the batch row.
+    """
 
     gets: tuple[Get, ...]
     reader: CachedReader
@@ -160,7 +172,7 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
     asks_batch: bool = False
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
-        """Take the rows of the tail, and merge what of it is closed by now; None for the long way."""
+        """Decode the rows of the tail, and merge tiles that have closed into the cache; None for the full read."""
         reader, closed, query_ms, recent = self.reader, self.closed, self.query_ms, self.recent
         if recent is not None:
             counts = (0, closed.view.reads_batch, 0, 0, 0, 0, closed.tiles)
@@ -220,11 +232,11 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
         return ShortResult(closed.bases, tails, closed.landed, counts)
 
     def close(self) -> None:
-        """Give up; nobody waits for a tail."""
+        """Do nothing: no other read waits for a tail."""
 
 
 def recent_tail(closed: ClosedTiles, query_ms: int, since_ms: int) -> RecentTail | None:
-    """Give the tail of a key that was read not long ago, if it answers a query."""
+    """Return the tail that was last read of a key, if it was read at or after `since_ms` and answers the query."""
     recent = closed.recent_tail
     if recent is not None and recent[0] >= since_ms and recent[1] < query_ms <= recent[2]:
         return recent
@@ -232,7 +244,7 @@ def recent_tail(closed: ClosedTiles, query_ms: int, since_ms: int) -> RecentTail
 
 
 def _tails(reader: CachedReader, closed: ClosedTiles, tiles: Sequence[Tile]) -> Sequence[Ir] | None:
-    """Give the open part of each window; None if a cell of it is not known."""
+    """Return the IR of the open part of each window; None if one of its cells is unknown."""
     empty_tails = reader.empty_tails
     count = len(tiles)
     if not count:
@@ -254,7 +266,10 @@ def _tails(reader: CachedReader, closed: ClosedTiles, tiles: Sequence[Tile]) -> 
 def _grown(
     group: ServedGroup, served: Served, key: bytes, closed: ClosedTiles, tiles: Sequence[Tile], limit_ms: int
 ) -> tuple[ClosedTiles, Sequence[Tile]] | None:
-    """Merge the first tiles of the tail into the closed part, and cache that; None without the batch row."""
+    """Merge the closed tiles at the start of the tail into the closed part, and cache it.
+
+    Return the closed part and the remaining tail; None if the batch row is needed and not cached.
+    """
     end_ms, count = closed_end(closed.end_ms, tiles, served.closed_ms, limit_ms)
     if end_ms == closed.end_ms:
         return closed, tiles

@@ -1,8 +1,8 @@
-"""The short way to many keys at once: one look into the cache, one range a key, one pass over what came back.
+"""Short reads of many keys at once: one cache look-up, one range per key, one pass over the rows.
 
-Place on the data path: `CachedReader` for the keys of one call. What a call knows is worked out once: the batch
-that is served, the present tile, the window starts. Keys with an open tile or two and no late event, which
-are the usual ones, are decoded and merged by columns; any other is ended by the short way of one key.
+Place on the data path: does the work of `CachedReader` for all keys of one call. What the keys share is computed
+once: the batch that is served, the present tile, the window starts. Most keys have at most two open tiles and no
+late event. Their tiles are decoded and merged column by column. Every other key is finished as a single `CachedRead`.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,20 @@ _PAIR = 2
 
 
 class CachedReads(msgspec.Struct, frozen=True, gc=False):
-    """Some keys of which the tails are read, all up to the present.
+    """The reads of the tails of several keys, all up to the present.
 
     Attributes:
-        gets: one for each key of which the closed tiles are cached.
-        reader: the short way to one key.
-        query_ms: the time that is asked for.
+        gets: one get per key whose closed tiles are cached and whose tail must be read.
+        reader: the reader for one key.
+        query_ms: the query time.
         served: what was served when the keys were looked up.
         landed: the batch that answers.
-        found: the closed tiles of each get.
-        places: of the keys of the gets.
-        recent: the places of the keys of which the tail was read not long ago, with their closed tiles and that tail.
-        missed: the places of the other keys.
-        are_alike: whether no key of the gets has a late event, a window within its tail, or a tile that closed since.
+        found: for each get, the key's closed tiles.
+        places: for each get, the index of its key.
+        recent: the index of each key whose tail was read recently, with its closed tiles and that tail.
+        missed: the indexes of the other keys.
+        are_alike: whether no key of the gets has a late event, a window that starts within its tail, or a tile that
+            closed since.
     """
 
     gets: list[Get]
@@ -53,7 +54,10 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
     are_alike: bool
 
     def columns(self, answers: Sequence[list[TimedValue] | UnavailableError]) -> "KeyColumns | None":
-        """Take the tails that are alike: at most two tiles, all open, no late event; None if none is, or one is odd."""
+        """Merge by columns the tails that are alike: at most two tiles, all open, no late event.
+
+        None if no tail is alike, or if a tile of one is complete, misplaced, or does not decode with the others.
+        """
         group = self.reader.group
         if self.are_alike and set(map(type, answers)) == {list} and len(max(answers, key=len)) <= _PAIR:  # type: ignore[arg-type]
             places: Sequence[int] = range(len(answers))
@@ -97,7 +101,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         )
 
     def _is_usual(self, place: int, rows: list[TimedValue] | UnavailableError) -> bool:
-        """Tell whether a tail is of at most two tiles, of which none amends or ends what is closed."""
+        """Return whether a tail has at most two tiles, and none of them amends or extends the closed part."""
         closed = self.found[place]
         return (
             isinstance(rows, list)
@@ -107,14 +111,14 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         )
 
     def _keep_tails(self, found: Sequence[ClosedTiles], tails: Sequence[Column], read: Sequence[Any]) -> None:
-        """Keep the tails for the fetches of the next milliseconds."""
+        """Keep the tails for fetches within `tail_freshness_ms`."""
         now_ms, windows = self.reader.clock(), len(self.reader.empty_tails)
         for closed, rows, tail in zip(found, read, zip(*tails, strict=True), strict=True):
             newest_ms = rows[-1].time_ms if rows else -ALL_TIME_MS
             closed.recent_tail = (now_ms, newest_ms, ALL_TIME_MS, (tail,) * windows)
 
     def recent_columns(self) -> "KeyColumns | None":
-        """Take the tails that were read not long ago and are the same for all windows; None if another is there."""
+        """Return the recently read tails as columns; None if there is none, or one differs between windows."""
         if not self.recent or any(tails[0] is not tails[-1] for _, _, (_, _, _, tails) in self.recent):
             return None
         found = [closed for _, closed, _ in self.recent]
@@ -134,7 +138,7 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
         )
 
     def end(self, place: int, rows: list[TimedValue] | UnavailableError) -> ShortResult | None:
-        """Take the rows of one tail; None if the long way is to be taken, which says what is wrong."""
+        """Finish one key with the rows of its tail; None for the full read, which also reports errors."""
         get = self.gets[place]
         if isinstance(rows, UnavailableError):
             return None
@@ -145,13 +149,13 @@ class CachedReads(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyColumns(msgspec.Struct, frozen=True, gc=False):
-    """What was found of the keys that are alike.
+    """The results for the keys that are alike, as columns.
 
     Attributes:
-        places: of their gets; of those without, of their keys.
-        bases: of each key, for each window the cells of its closed part.
-        tails: for each cell of the plan, that of the open part of each key.
-        counts: what was read of all of them, see `READ_COUNTS`.
+        places: the indexes of their gets; for `recent_columns`, of their keys.
+        bases: for each key, the cells of each window's closed part.
+        tails: for each cell of the plan, a column with that cell of each key's open part.
+        counts: what was read for all of them, see `READ_COUNTS`.
     """
 
     places: Sequence[int]
@@ -161,13 +165,16 @@ class KeyColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_ms: int) -> CachedReads | None:
-    """Look up some keys at once; None if their tails end before the present, or a step is off.
+    """Look up some keys at once.
+
+    None if the query is about the past or beyond the batch's horizon, if a step of CHIP-1 is off, or if there is no
+    batch or no cache of closed tiles.
 
     Args:
-        reader: the short way to one key.
+        reader: the reader for one key.
         keys: the encoded keys, each once.
-        query_ms: the time that is asked for, of all.
-        now_ms: the present, from which on there are no tiles.
+        query_ms: the query time of all keys.
+        now_ms: the present; no tile starts at or after it.
     """
     group = reader.group
     served, cache, tile_ms = group.served, group.tile_cache, group.tile_ms
@@ -213,7 +220,7 @@ def begin_many(reader: CachedReader, keys: Sequence[bytes], query_ms: int, now_m
 
 
 def _is_alike(closed: ClosedTiles, limit_ms: int, closed_ms: int) -> bool:
-    """Tell whether a key has no late event, no window within its tail, and no tile that closed since."""
+    """Return whether a key has no late event, no window that starts within its tail, and no tile that closed since."""
     end_ms = closed.end_ms
     return (
         closed.marker == NO_MARKER

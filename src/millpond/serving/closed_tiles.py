@@ -1,15 +1,14 @@
-"""What a fetcher keeps of the tiles of one key: everything that is closed, merged.
+"""The closed tiles of one key, merged: the entries of the tile cache.
 
-Place on the data path: what the tile cache holds (CHIP-1, steps 3 and 4). With it a fetch reads only the
-tiles behind `end_ms`, and ends in one merge for each window.
+Place on the data path: the tile cache holds these entries (Chronon's CHIP-1, steps 3 and 4). With an entry, a fetch
+reads only the tiles after `end_ms`, and then needs one merge for each window.
 
-Invariant: an entry is what reading the key's tiles from their start to `end_ms` would give, as long as its
-landed batch and its marker hold and the stream is not restarted without its state. It is never changed; a
-later one takes its place.
+Invariant: an entry equals what reading the key's tiles from the batch end to `end_ms` would give. This holds while
+its landed batch and its amendment marker are current and the stream is not restarted without its state. The value
+of an entry never changes; a later entry replaces it.
 
-Closed is a tile that is complete, or that is absent and ends before the stream's closing time. The closed
-part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing
-time.
+A tile is *closed* if it is complete, or if it is absent and ends at or before the stream's closing time. The closed
+part begins at the batch end and stops at the first gap: an open tile, or an absent one after the closing time.
 
     batch end                          end_ms          query
         │  closed tiles, no gap           │  open tiles  │
@@ -17,12 +16,11 @@ time.
         │                 ├─ 6h ──────────┤              │
         │                 pieces of 5 min │              │
 
-A window that starts before or at the batch end holds the whole closed part, the *total*. A window that
-starts after it holds only the last of it, and its start moves on. So the *pieces* from that start on are
-kept too, merged to the hop of the window, each with no more cells than such windows read. From total,
-pieces and batch come the *bases*: for each window, everything that is closed. They hold for one `View`,
-and are made anew when a window moves or the closed part grows, which is once for each tile and not for
-each request.
+A window that starts at or before the batch end covers the whole closed part, the *total*. A window that starts
+after the batch end covers only the last stretch of it, and its start moves. So the entry also keeps *pieces* from
+that start on: tiles merged to the hop of the window, with only the cells that such windows read. Total, pieces and
+batch give the *bases*: for each window, the cells of everything closed. Bases are valid for one `View`. They are
+computed again when a window moves or the closed part grows, so once per tile and not once per request.
 """
 
 from bisect import bisect_left
@@ -38,14 +36,14 @@ Piece = tuple[int, Projection]
 """The start of a hop, and the cells of its tiles."""
 
 RecentTail = tuple[int, int, int, Sequence[Ir]]
-"""When a tail was read, where its newest tile starts, the latest query that it answers, and its IR for each window."""
+"""When a tail was read, the start of its newest tile, the latest query it answers, and its IR for each window."""
 
 NO_MARKER = b""
-"""Stands for the amendment marker of a key that has none."""
+"""The amendment marker of a key that has none."""
 
 
 class PieceKind:
-    """What the pieces of one hop are made of: the cells that short windows of that hop read."""
+    """The form of the pieces of one hop: the cells that short windows of that hop read."""
 
     __slots__ = ("hop_ms", "merges", "places", "positions")
 
@@ -62,11 +60,11 @@ class PieceKind:
             place: tuple(self.positions.index(position) for position in window.positions)
             for place, window in windows.items()
         }
-        """For each window of this hop, where in a piece its cells lie."""
+        """For each window of this hop, the indexes of its cells in a piece."""
         self.merges = tuple(layout.plan.cells.cells[position].merge for position in self.positions)
 
     def extended(self, pieces: tuple[Piece, ...], tiles: Sequence[Tile], kept_from_ms: int) -> tuple[Piece, ...]:
-        """Give the pieces with some later tiles, and without those before the earliest start that needs them."""
+        """Return the pieces with some later tiles added and those before `kept_from_ms` dropped."""
         kept = list(pieces[bisect_left(pieces, kept_from_ms, key=_start) :])
         for tile in tiles:
             if tile.start_ms < kept_from_ms:
@@ -87,7 +85,7 @@ class PieceKind:
 
 
 class ClosedForm:
-    """What the closed part of a key looks like for one layout; made once for each plan."""
+    """The form of closed parts for one layout: the kinds of pieces they keep. Made once for each plan."""
 
     __slots__ = ("kind_of", "kinds", "layout")
 
@@ -98,22 +96,22 @@ class ClosedForm:
 
 
 class ClosedTiles:
-    """The closed part of one key; immutable.
+    """The closed part of one key; immutable except for `recent_tail`.
 
     Attributes:
-        landed: the batch from whose end it begins.
-        end_ms: where it ends, and the tail begins.
-        served: what was known of the GroupBy when it was read.
+        landed: the batch at whose end the closed part begins.
+        end_ms: where the closed part ends and the tail begins.
+        served: what was known of the GroupBy when the tiles were read.
         marker: the key's amendment marker, as stored.
-        total: the IR of all of it; None if it has no tiles.
-        pieces: for each hop of a short window, the pieces that move its start; None for an entry that answers
-            one view only. The first read of a key makes such a one, for it needs no small tiles; a key that is
-            asked for again after its windows moved gets pieces.
-        view: the window starts for which the bases hold.
-        bases: for each window, the cells of everything closed, the batch included.
+        total: the IR of the whole closed part; None if it has no tiles, or the entry keeps no pieces.
+        pieces: for each hop of a short window, the pieces from which its start can move; None for an entry that
+            answers one view only. The first read of a key makes an entry without pieces, because it can then read
+            larger tiles. A key that is requested again after its windows moved gets pieces.
+        view: the window starts for which the bases are valid.
+        bases: for each window, the cells of everything closed, including the batch.
         is_partial: whether a base has an unknown cell.
         tiles: how many stored tiles it was made from.
-        newest_ms: the end of the newest of them; None if there are none.
+        newest_ms: the end of the newest of these tiles; None if there are none.
     """
 
     __slots__ = (
@@ -156,14 +154,14 @@ class ClosedTiles:
         self.tiles = tiles
         self.newest_ms = newest_ms
         self.recent_tail: RecentTail | None = None
-        """The latest tail that was read, for `tail_freshness_ms`. No part of the value."""
+        """The last tail that was read, reused within `tail_freshness_ms`. Not part of the value."""
 
     def holds(self, served: Served) -> bool:
-        """Tell whether it is still closed, by what is known now.
+        """Return whether the part is still closed, given what is known of the GroupBy.
 
-        What ends behind the closing time was believed because its tiles say that they are complete. That is believed
-        until the GroupBy is looked at again: the stream may have been restarted without its state, and its closing
-        time have come back to where it was, without anybody seeing it between.
+        A part that ends after the closing time relies on its tiles, which say that they are complete. That is trusted
+        only until the serving info is read again. In between, the stream may have restarted without its state, and its
+        closing time may have come back to the same value unseen.
         """
         known = self.served
         return known is served or (
@@ -172,13 +170,13 @@ class ClosedTiles:
 
 
 def closed_end(start_ms: int, tiles: Sequence[Tile], closed_ms: int, limit_ms: int) -> tuple[int, int]:
-    """Give where the closed tiles from a start on end, and how many of the given ones they are.
+    """Return where the closed tiles that begin at `start_ms` end, and how many of the given tiles are closed.
 
     Args:
         start_ms: where they begin.
-        tiles: those that are there, from the start on, oldest first.
-        closed_ms: the closing time, a whole number of tiles.
-        limit_ms: where to stop at the latest: tiles that begin after the query were not asked for.
+        tiles: the tiles that exist from `start_ms` on, oldest first.
+        closed_ms: the closing time, a multiple of the tile size.
+        limit_ms: the latest possible end; tiles that begin after the query were not read.
 
     >>> hour = 3_600_000
     >>> closed_end(0, [Tile(0, hour, True), Tile(hour, hour, True)], closed_ms=0, limit_ms=9 * hour)
@@ -211,19 +209,20 @@ def close(
     *,
     with_pieces: bool,
 ) -> ClosedTiles:
-    """Make the closed part of a key: what was closed before, and some more tiles.
+    """Make the closed part of a key from the previous closed part and further closed tiles.
 
     Args:
-        form: of the plan.
-        before: the closed part so far; None begins one.
+        form: the form of the plan's closed parts.
+        before: the previous closed part; None if there is none.
         landed: the batch that is served.
-        view: where windows start now.
+        view: where the windows start.
         batch_bases: for each window, the cells of the batch.
-        tiles: closed tiles behind the part so far, oldest first.
-        end_ms: where the closed part ends now.
+        tiles: the closed tiles after the previous part, oldest first.
+        end_ms: where the new closed part ends.
         served: what is known of the GroupBy.
         marker: the amendment marker that was read with the tiles, or before them.
-        with_pieces: whether the tiles are small enough for pieces; else the part so far, if any, has the same view.
+        with_pieces: whether to keep pieces; the tiles must be small enough. Without pieces, the previous part, if any,
+            must have the same view.
     """
     plan = landed.plan
     newest = tiles[-1].end_ms if tiles else None if before is None else before.newest_ms
@@ -281,11 +280,11 @@ def _bases(
 
 
 def tail_irs(layout: Layout, view: View, tiles: Sequence[Tile], after_ms: int, empty: Ir) -> Sequence[Ir]:
-    """Give for each window the IR of the tail's tiles that it holds.
+    """Return for each window the IR of the tail's tiles that the window covers.
 
     Args:
-        layout: of the windows.
-        view: where they start.
+        layout: the layout with the windows.
+        view: where the windows start.
         tiles: the tail, oldest first: every tile that starts before the query.
         after_ms: where the tail begins.
         empty: the IR of no events.
@@ -311,7 +310,7 @@ def tail_irs(layout: Layout, view: View, tiles: Sequence[Tile], after_ms: int, e
 
 
 def has_unknown(irs: Sequence[Ir]) -> bool:
-    """Tell whether one of some IRs has an unknown cell."""
+    """Return whether one of the IRs has an unknown cell."""
     return any(type(ir) is PartialIr for ir in irs)
 
 

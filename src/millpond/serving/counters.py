@@ -1,8 +1,8 @@
-"""What a fetcher counts, and how its statistics look.
+"""The counters of a fetcher, and the types of its statistics.
 
-Place on the data path: beside it. A fetch counts into a `Tally` of its own and hands it over once, under
-one lock, so that no count is lost between threads and a read pays an addition for each thing it does.
-Latencies are measured in one fetch of `SAMPLED_ONE_IN`: a clock read costs as much as a look-up.
+Place on the data path: beside it. A fetch counts into a `Tally` of its own, which is added to the sums once, under
+one lock. So no count is lost between threads, and counting an event costs one addition. Only one fetch in
+`SAMPLED_ONE_IN` is timed, because a clock read costs as much as a cache look-up.
 """
 
 import os
@@ -18,25 +18,25 @@ from millpond.cache import CacheStats
 from millpond.serving.short_read import READ_COUNTS, ReadCounts
 
 SAMPLED_ONE_IN = 16
-"""One fetch of so many is timed."""
+"""One fetch in this many is timed."""
 
 BOUNDS_SECONDS = (
     0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
 )  # fmt: skip
-"""The upper bounds of a histogram's buckets; one more bucket takes all above."""
+"""The upper bounds of a histogram's buckets; one more bucket takes everything above."""
 
 
 _MOST_WAITING = 512
-"""How many short fetches wait to be added up."""
+"""How many fetches by short reads are queued before they are added to the sums."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How long something took, in the fetches that were timed.
+    """The durations of one step, in the fetches that were timed.
 
     Attributes:
-        bounds_seconds: the upper bound of each bucket but the last.
-        counts: how many fell into each bucket.
-        seconds: their sum.
+        bounds_seconds: the upper bound of each bucket except the last.
+        counts: how many durations fell into each bucket.
+        seconds: the sum of all durations.
 
     >>> Histogram((0.001, 0.01), (5, 1, 0), 0.009).count
     6
@@ -48,17 +48,17 @@ class Histogram(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many were timed."""
+        """Return how many durations were recorded."""
         return sum(self.counts)
 
 
 class Freshness(msgspec.Struct, frozen=True):
-    """How old what is served of a GroupBy is, in milliseconds by the fetcher's clock; None where unknown.
+    """The age of a GroupBy's batch and stream, in milliseconds by the fetcher's clock; None where unknown.
 
     Attributes:
-        batch_end_age_ms: since the end of the batch.
-        landing_age_ms: since the batch landed.
-        closing_age_ms: since the time up to which the stream's tiles are closed.
+        batch_end_age_ms: time since the end of the batch.
+        landing_age_ms: time since the batch landed.
+        closing_age_ms: time since the stream's closing time.
         is_late: whether the batch is too old to answer every window exactly.
     """
 
@@ -69,32 +69,32 @@ class Freshness(msgspec.Struct, frozen=True):
 
 
 class FetcherStats(msgspec.Struct, frozen=True):
-    """What a fetcher did since it was made. Counts only grow.
+    """The statistics of a fetcher since it was made. Counts only grow.
 
     Attributes:
-        requests: keys that were asked for, a Join counting once.
-        errors: requests of which a feature was unavailable.
+        requests: requests that were answered; a Join counts once.
+        errors: requests with an unavailable feature.
         kv_calls: calls of the store; each answers many gets.
         batch_gets: gets of batch rows that were sent.
-        batch_gets_saved: those that a cached row made needless.
+        batch_gets_saved: gets of batch rows that a cached row made unnecessary.
         stream_gets: gets of ranges of tiles.
         info_gets: gets of serving infos and closing times.
-        rows_read: rows that the store answered.
-        bytes_read: bytes in them.
-        tiles_read: tiles among them that were decoded.
-        tiles_saved: tiles that were not, because they are part of a cached closed part.
-        joined_reads: reads of a cold key that waited for another's.
+        rows_read: rows that the store returned.
+        bytes_read: bytes in these rows.
+        tiles_read: tiles that were decoded.
+        tiles_saved: tiles that were not read, because a cached closed part contains them.
+        joined_reads: reads of an uncached key that waited for the read of another fetch.
         dropped_amended: closed parts that were dropped because a late event amended a tile.
         present, null, unavailable: values by state.
         bounds: values that are only a bound, because a key has more distinct values than are kept.
-        refreshes, refresh_failures: of the serving infos.
-        late_batches: GroupBys whose batch is too old now.
-        warmed: keys read into the caches before they were asked for.
+        refreshes, refresh_failures: refreshes of the serving infos, and how many failed.
+        late_batches: GroupBys whose batch is too old to answer every window.
+        warmed: keys that were read into the caches before they were requested.
         log_dropped: answers that the answer log had no room for.
-        caches: by GroupBy and kind, as in ``route.batch`` and ``route.tiles``.
-        freshness: by GroupBy.
-        latencies: of ``fetch``, ``get``, ``decode`` and ``finish``.
-        process_bytes: the memory of this process, as the system measures it.
+        caches: the statistics of each cache, by GroupBy and kind, as in ``route.batch`` and ``route.tiles``.
+        freshness: the freshness of each GroupBy.
+        latencies: the latencies of ``fetch``, ``get``, ``decode`` and ``finish``.
+        process_bytes: the resident memory of this process, as the operating system reports it.
     """
 
     requests: int = 0
@@ -126,7 +126,7 @@ class FetcherStats(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """What one fetch did; belongs to that fetch."""
+    """The counts of one fetch; used by that fetch alone."""
 
     __slots__ = (
         "batch_gets",
@@ -179,7 +179,7 @@ class Counters:
         self._seconds = dict.fromkeys(self._buckets, 0.0)
 
     def add(self, tally: Tally) -> None:
-        """Add what one fetch did."""
+        """Add the counts of one fetch."""
         with self._lock:
             sums = self._sums
             for name in _TALLIED:
@@ -188,14 +188,14 @@ class Counters:
                     sums[name] += amount
 
     def one_key(self, kv_calls: int, counts: ReadCounts, null: int, present: int) -> None:
-        """Add one fetch of one key by a short way."""
+        """Add one fetch of one key by a short read."""
         self._fetches.append((kv_calls, null, present))
         self._reads.append(counts)
         if len(self._fetches) >= _MOST_WAITING:
             self._add_waiting()
 
     def one_join(self, kv_calls: int, counts: Iterable[ReadCounts], null: int, present: int) -> None:
-        """Add one fetch of a Join by short ways, with what was read of each part."""
+        """Add one fetch of a Join by short reads, with the counts of each part."""
         self._fetches.append((kv_calls, null, present))
         self._reads.extend(counts)
         if len(self._fetches) >= _MOST_WAITING:
@@ -212,7 +212,7 @@ class Counters:
             self._sums["bounds"] += 1
 
     def _add_waiting(self) -> None:
-        """Add what waits: a queue costs a fetch a fraction of what a lock and ten additions do."""
+        """Add the queued counts to the sums: queueing costs a fetch much less than a lock and ten additions."""
         with self._lock:
             fetches = [self._fetches.popleft() for _ in range(len(self._fetches))]
             reads = [self._reads.popleft() for _ in range(len(self._reads))]
@@ -228,13 +228,13 @@ class Counters:
             self._seconds[name] += seconds
 
     def sums(self) -> dict[str, int]:
-        """The counts by the names of `FetcherStats`."""
+        """Return the counts under the names of `FetcherStats`."""
         self._add_waiting()
         with self._lock:
             return {_NAMES.get(name, name): amount for name, amount in self._sums.items()}
 
     def latencies(self) -> dict[str, Histogram]:
-        """The histograms."""
+        """Return the histogram of each timed step."""
         with self._lock:
             return {
                 name: Histogram(BOUNDS_SECONDS, tuple(buckets), self._seconds[name])
@@ -243,7 +243,7 @@ class Counters:
 
 
 def process_bytes() -> int:
-    """The memory of this process that is in use, as the system measures it; 0 where it does not tell.
+    """Return the resident memory of this process in bytes; 0 where the operating system does not report it.
 
     >>> process_bytes() > 1_000_000
     True

@@ -1,21 +1,21 @@
-"""Which keys a full cache lets in: those that were missed again and again, as far as its hits pay for them.
+"""Decides which keys a full cache admits: keys that were missed several times, as many as its hits pay for.
 
-Place on the data path: asked when a read misses. Making an entry costs more than answering: cells are
-merged, windows folded, bytes weighed, another entry evicted. For a key that never comes again all of that
-is lost, and where keys are asked for uniformly that is every key. So a cache that is full makes an entry
-at the third miss. W-TinyLFU, in the cache, would refuse such an entry too, but only once it is made.
+Place on the data path: asked when a read misses. Making an entry costs more than answering: cells are merged, bases
+computed, bytes weighed, another entry evicted. For a key that is never requested again, this work is wasted. If
+requests are spread uniformly over many keys, that is almost every key. So a full cache admits a key at its third
+miss. W-TinyLFU, inside the cache, would reject such an entry too, but only after it is made.
 
-Why the third: an entry near the edge of the cache stays for about as many requests as the misses that are
-remembered span. A key that was missed twice in them comes about once more before it goes, which does not
-pay for its entry; one that was missed three times comes several times.
+Why the third miss: an entry that is soon to be evicted stays for about as many requests as the remembered misses
+span. A key that was missed twice in that span is requested about once more before its eviction, which does not pay
+for the entry. A key that was missed three times is requested several times more.
 
-An entry must also pay for itself. Making one costs about as much as a hit or two save, so a cache earns
-one entry with every `_HITS_PER_ENTRY` hits. A cache that earns little still makes one in `_TRIED_ONE_IN`
-of the entries that it could, so it finds out when its keys begin to come again. A cache that has room, as
-after a landing, lets every key in.
+Hits must also pay for new entries. Making one costs about as much as one or two hits save, so a cache may make one
+entry for every `_HITS_PER_ENTRY` hits. A cache with few hits still makes one in `_TRIED_ONE_IN` of the entries it
+could make, so that it notices when its keys begin to repeat. A cache that has room, as after a landing, admits
+every key.
 
-Source: the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017), here as two generations of counted keys
-in place of a Bloom filter, which costs more in Python.
+Source: the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017). It is implemented here as two generations of
+counted keys in place of a Bloom filter, which costs more in Python.
 """
 
 import threading
@@ -24,25 +24,26 @@ from typing import Any
 from millpond.cache import Cache
 
 _LOOKS_ONE_IN = 16
-"""How often the cache is looked at until it is full; afterwards a quarter as often."""
+"""The statistics of the cache are read at one in this many misses; once it is full, a quarter as often."""
 
 _LEAST_KEYS = 16
 _MISSES = 3
 _HITS_PER_ENTRY = 8
 _TRIED_ONE_IN = 8
 _FULL_SHARE = 0.9
-"""Of the entries that the cache had when it last evicted one: with fewer it has room."""
+"""The cache has room if it has fewer than this share of the entries it had when it last evicted one."""
 
 
 class Doorkeeper:
-    """Remembers the keys that were missed lately, as many as the cache has entries, and up to twice as many.
+    """Remembers the keys that were missed recently: between one and two times as many as the cache has entries.
 
     Args:
-        cache: what it lets keys into; None lets in all.
-        rows: a cache of batch rows beside it, for keys that it does not let in.
+        cache: the cache whose keys it admits; None admits every key.
+        rows: a cache of batch rows beside it, which may have rows of keys that `cache` does not admit.
 
     Attributes:
-        looks_for_rows: whether that cache has rows of keys that the other lacks, as far as their sizes tell.
+        looks_for_rows: whether to look for the batch row of a key that is not admitted: whether `rows` probably has
+            keys that `cache` lacks, judged by their numbers of entries.
 
     >>> keeper = Doorkeeper(None)
     >>> keeper.admits(b"EWR")
@@ -84,7 +85,7 @@ class Doorkeeper:
         self._refused = 0
 
     def admits(self, key: bytes) -> bool:
-        """Tell whether an entry is to be made for a key that was missed."""
+        """Return whether to make an entry for a key that was missed."""
         with self._lock:
             self._asked += 1
             if not self._asked % self._looks_one_in:
@@ -100,7 +101,7 @@ class Doorkeeper:
             return False
 
     def always_look_for_rows(self) -> None:
-        """Have the cache of rows asked in every case: a recording of it wants to know for what."""
+        """Set `looks_for_rows` for good: a recording of the cache of rows needs to see every key."""
         self._rows, self.looks_for_rows = None, True
 
     def _pays(self) -> bool:
@@ -118,7 +119,7 @@ class Doorkeeper:
             self._is_full = self._evictions > 0 and stats.entries >= _FULL_SHARE * self._entries_when_full
             self._looks_one_in = 4 * _LOOKS_ONE_IN if self._is_full else _LOOKS_ONE_IN
             self._most = max(_LEAST_KEYS, stats.entries)
-            # What was earned is kept for one change of all entries, no more.
+            # Credit is limited to one replacement of all entries.
             self._earned = min(self._earned + (stats.hits - self._hits) / _HITS_PER_ENTRY, stats.entries)
             self._hits = stats.hits
             if self._rows is not None:

@@ -1,10 +1,10 @@
-"""How many bytes a cached entry takes in memory, learnt from real entries of each plan.
+"""Estimates how many bytes a cached entry takes in memory, from entries that were measured.
 
-Place on the data path: called by a cache for each entry that it takes. Walking every object of an entry
-is exact and costs more than decoding did. So the first entries are walked and then one now and then, ever
-more rarely up to one of `_MOST_BETWEEN`. The others are weighed by a number that is at hand (the bytes of the
-stored row, the cells of a closed part) times what one such unit took in those that were walked. Each cache
-has its own weigher: how a row's bytes turn into objects depends on the plan's cells.
+Place on the data path: a cache calls its weigher for each entry that it takes. Walking every object of an entry is
+exact, but costs more than decoding the entry. So only the first entries are walked, and after them a sample that
+becomes sparser, down to one in `_MOST_BETWEEN`. Every other entry is estimated: its units (the bytes of the stored
+row, the cells of a closed part) times the mean bytes per unit of the walked entries. Each cache has its own weigher,
+because the memory that a row's bytes take as objects depends on the plan's cells.
 """
 
 import sys
@@ -15,23 +15,23 @@ from typing import Any
 import msgspec
 
 CACHE_BYTES = 270
-"""What the structures of a cache take for an entry: places in its tables, links and counters."""
+"""What a cache itself uses per entry, in bytes: slots in its tables, links and counters."""
 
 _FIRST_WALKED = 64
 _SHARE_BETWEEN = 32
-"""Entries between two that are walked: those that were seen by then, divided by this."""
+"""The gap between two walked entries is the number of entries seen so far divided by this."""
 _MOST_BETWEEN = 1_000
 _LEAST_INT, _MOST_INT = -5, 256
-"""Whole numbers that exist once in a process."""
+"""The range of integers that CPython keeps once per process."""
 
 
 class EntrySize:
-    """The weigher of one cache; safe to use under its lock.
+    """The weigher of one cache; safe to use under the cache's lock.
 
     Args:
-        units: how large an entry is, as a number that is at hand.
-        parts: what of an entry belongs to it alone.
-        owns_key: whether the key belongs to this cache, and not to another that has it too.
+        units: returns the size of an entry in units that are cheap to read.
+        parts: returns the objects of an entry that no other entry shares.
+        owns_key: whether the key's bytes count here; False if another cache already counts them.
 
     >>> weigh = EntrySize(units=len, parts=tuple)
     >>> weigh(b"EWR", ["x" * 1000]) - weigh(b"EWR", ["x" * 360])
@@ -50,7 +50,7 @@ class EntrySize:
         self._seen = self._next = self._bytes = self._units = 0
 
     def __call__(self, key: bytes, entry: Any) -> int:
-        """Give the bytes that an entry takes with its key."""
+        """Return the bytes that an entry and its key take."""
         fixed = CACHE_BYTES + _rounded(sys.getsizeof(entry)) + (_rounded(sys.getsizeof(key)) if self._owns_key else 0)
         units = self._units_of(entry)
         with self._lock:
@@ -67,7 +67,9 @@ class EntrySize:
 
 
 def object_bytes(parts: tuple[Any, ...]) -> int:
-    """Give the bytes of some objects and all they hold, each once; what exists once in a process is free.
+    """Return the bytes of some objects and everything they contain, each object once.
+
+    None, booleans, small integers and the empty tuple exist once in a process and count nothing.
 
     >>> object_bytes((1, None, True, ()))
     0
@@ -103,5 +105,5 @@ def object_bytes(parts: tuple[Any, ...]) -> int:
 
 
 def _rounded(size: int) -> int:
-    """Round up to what the allocator gives out."""
+    """Round up to 16 bytes, the allocator's unit."""
     return (size + 15) & ~15

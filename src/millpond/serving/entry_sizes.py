@@ -1,7 +1,7 @@
-"""What counts as an entry's own memory, for the two kinds of entries that a fetcher caches.
+"""The weighers of the two kinds of entries that a fetcher caches: which objects count as an entry's own memory.
 
-Place on the data path: given to the caches when they are made. What entries share (the landed batch, its
-views, the empty cells of a plan) is in none of them.
+Place on the data path: given to the caches when they are made. Objects that entries share (the landed batch, its
+views, the empty cells of a plan) are not counted.
 """
 
 from typing import Any
@@ -35,5 +35,5 @@ def _closed_units(closed: ClosedTiles) -> int:
 
 
 def _closed_parts(closed: ClosedTiles) -> tuple[Any, ...]:
-    # Without tiles the bases are the batch row's own.
+    # Without tiles the bases belong to the batch row.
     return (closed.total, closed.pieces, closed.bases if closed.tiles else ())

@@ -43,8 +43,8 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 ShortWays = Literal["open", "missed", "tried", "closed"]
-"""Whether the keys of a call may take a short way. ``open``: they may. ``missed``: they may, but the cache was already
-looked up and missed. ``tried``: no, a short way was tried and did not lead to an answer. ``closed``: no."""
+"""Whether the keys of a call may be read by short reads. ``open``: they may. ``missed``: they may, but the cache was
+already looked up and missed. ``tried``: no, a short read was tried and found no answer. ``closed``: no."""
 
 
 class FetchCall:
@@ -54,9 +54,9 @@ class FetchCall:
         shared: what all calls share.
         requests: what is asked for.
         needs_context: whether the context of a request is checked.
-        short_ways: whether keys may take a short way.
+        short_ways: whether keys may be read by short reads.
         now_ms: the present; None reads the clock.
-        begun: for each part of the only request, its short read if one was begun; these parts take no other short way.
+        begun: for each part of the only request, its short read if one was begun; these parts begin no other.
     """
 
     __slots__ = ("_asked", "_now_ms", "_shared", "_tally", "wanted")

@@ -36,8 +36,8 @@ class WantedKey:
     """One key of one GroupBy in one fetch, for all requests that ask for it.
 
     Attributes:
-        short: what a short read found; None if the long way was taken.
-        data: what the long way found; None if `problem` says why not, or no batch is served.
+        short: what a short read found; None if the key had a full read.
+        data: what the full read found; None if `problem` says why not, or no batch is served.
         problem: why nothing could be read.
         is_looked_up: whether the key was already looked up in the cache.
         begun: its short read, if one was begun before.
@@ -60,7 +60,7 @@ class WantedKey:
         self.problem: str | None = None
 
     def begin_short(self, now_ms: int) -> ShortRead | None:
-        """Begin the short read of this key; return None if the long way must be taken."""
+        """Begin the short read of this key; return None if it needs the full read."""
         if self.begun is not None or self.reader is None or len(self.queries) > 1:
             return self.begun
         if self.is_looked_up:
@@ -69,7 +69,7 @@ class WantedKey:
         return self.reader.begin(self.key, self.queries[0], now_ms)
 
     def reading(self, now_ms: int, tally: Tally) -> KeyReading | None:
-        """Return the long read of this key, or None if no query can be answered."""
+        """Return the full read of this key, or None if no query can be answered."""
         landed = self.group.served.landed
         if landed is None:
             return None
@@ -90,7 +90,7 @@ _Active = list[_Asking]
 def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally: Tally) -> Rounds:
     """Read all keys; yield the gets of each round, or a result of another fetch that must be waited for.
 
-    The first round has the gets of the short reads and the first gets of the long ones.
+    The first round has the gets of the short reads and the first gets of the full ones.
     """
     active: _Active = []
     short: list[tuple[WantedKey, ShortRead]] = []
@@ -167,14 +167,14 @@ def rounds(wanted: Iterable[WantedKey], infos: ServingInfos, now_ms: int, tally:
 
 
 def _begin(active: _Active, one: WantedKey, now_ms: int, tally: Tally) -> None:
-    """Begin the long read of a key."""
+    """Begin the full read of a key."""
     reading = one.reading(now_ms, tally)
     if reading is not None:
         _step(active, one, reading, None)
 
 
 def _end(begun: ShortRead, answers: list[list[TimedValue]]) -> ShortResult | None:
-    """Return what a short read found; None for the long way, which also reports what does not decode."""
+    """Return what a short read found; None for the full read, which also reports what does not decode."""
     try:
         return begun.end(answers)
     except CorruptionError:
@@ -238,10 +238,10 @@ def _without_failed(
     asking: Sequence[_Asking],
     confirming: Collection[ServedGroup],
 ) -> tuple[list[list[TimedValue]], dict[ServedGroup, UnavailableError], set[WantedKey]]:
-    """End the long reads whose rows did not come.
+    """End the full reads whose rows did not come.
 
     Returns the rows that did come, the GroupBys whose serving info did not, and the short reads whose rows did not.
-    These short reads take the long way, which says what failed.
+    These keys need the full read, which says what failed.
     """
     answers, at = partly.answers, 0
     short_failed = set()

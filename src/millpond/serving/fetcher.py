@@ -6,7 +6,7 @@ Invariant: an answer equals `plan.finish` on what the store holds for the key. T
 found, never what it is. What cannot be answered exactly is left out, and `errors` says why.
 
 This module is the public interface. `targets` knows what is served. `answerer` asks the store: it reads all keys
-together (`fetch_rounds`), each by a short way (`short_read`) or the long one (`key_read`), and assembles the
+together (`fetch_rounds`), each by a short read (`short_read`) or a full read (`key_read`), and assembles the
 answers (`answers`).
 
 An error in the call (an unknown target, a key of the wrong type) raises before anything is read. If the store
@@ -220,7 +220,7 @@ class Fetcher:
         features: Sequence[str] | None = None,
         explain: bool = False,
     ) -> FetchResponse:
-        """Do as `fetch`, without holding up the event loop."""
+        """Like `fetch`, without blocking the event loop."""
         request = FetchRequest(
             self._targets.name(target), keys, at, context, None if features is None else tuple(features), explain
         )
@@ -231,11 +231,11 @@ class Fetcher:
         return self._answerer.many(requests)
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-        """Do as `fetch_many`, without holding up the event loop."""
+        """Like `fetch_many`, without blocking the event loop."""
         return await self._answerer.many_async(requests)
 
     def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
-        """Do as `fetch_many` if that waits for nothing but memory; else return None.
+        """Like `fetch_many` if that waits for nothing but memory; else return None.
 
         For event loops: with LMDB or a store in memory, and while the serving info is fresh enough, an answer takes
         less time than to switch tasks.
@@ -293,7 +293,7 @@ class Fetcher:
         return self._infos.infos()
 
     async def refresh_async(self) -> dict[str, ServingInfo | None]:
-        """Do as `refresh`, without holding up the event loop."""
+        """Like `refresh`, without blocking the event loop."""
         await asyncio.to_thread(self._infos.refresh)
         return self._infos.infos()
 

@@ -1,7 +1,7 @@
-"""The statistics of a fetcher, put together when they are asked for.
+"""Assembles the statistics of a fetcher on request.
 
-Place on the data path: beside it. Counts come from its `Counters`, sizes from its caches, ages from what
-is served.
+Place on the data path: beside it. Counts come from the fetcher's `Counters`, sizes from its caches, ages from the
+serving infos.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from millpond.serving.serving_info import ServingInfos
 def fetcher_stats(
     counters: Counters, infos: ServingInfos, groups: Mapping[str, ServedGroup], now_ms: int, log_dropped: int
 ) -> FetcherStats:
-    """Give the counts since a fetcher was made, and what it holds now."""
+    """Return the counts since the fetcher was made, and the current state of its caches and batches."""
     sums = counters.sums()
     sums["kv_calls"] += infos.reads
     sums["info_gets"] += infos.gets

@@ -1,8 +1,8 @@
-"""A read of one key that is under way, for which others may wait.
+"""A read of one key in progress, which other fetches may wait for (single flight).
 
-Place on the data path: made for each key that is read for the caches, kept in `ServedGroup.flights` until it has been.
-Few are waited for, so what one waits on is made for the first who does: making and ending it costs more than the rest
-of the bookkeeping of such a read.
+Place on the data path: made for each key that is read for the caches, and kept in `ServedGroup.flights` until the
+read ends. Few flights are waited for, so the `Future` is made only for the first waiter: making and completing it
+costs more than the other bookkeeping of such a read.
 """
 
 import threading
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Flight:
-    """One read; safe to use from several threads.
+    """One read in progress; safe to use from several threads.
 
     >>> flight = Flight()
     >>> waited_for = flight.future()
@@ -32,9 +32,9 @@ class Flight:
         self._future: Future[KeyData | None] | None = None
 
     def end(self, data: "KeyData | None") -> None:
-        """Let those go on who wait, with what was read; None if they are to read it themselves.
+        """End the read: waiters continue with `data`, or read the key themselves if it is None.
 
-        Only the first end counts.
+        Only the first call has an effect.
         """
         with self._lock:
             if self._is_over:
@@ -44,7 +44,7 @@ class Flight:
             future.set_result(data)
 
     def future(self) -> "Future[KeyData | None]":
-        """What is done when the read is over."""
+        """Return a future that completes when the read ends."""
         with self._lock:
             future = self._future
             if future is None:

@@ -1,6 +1,6 @@
-"""What a fetcher knows of one GroupBy: the batch that is served, and how far its stream has closed its tiles.
+"""What a fetcher knows of one GroupBy: the batch that is served, and up to when its stream has closed tiles.
 
-It is looked at anew every few seconds (`serving_info`); each look makes a new object, and none changes.
+`serving_info` refreshes this every few seconds. Each refresh makes a new, immutable object.
 """
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from millpond.serving.landed_batch import LandedBatch
 
 NEVER_MS = -(1 << 62)
-"""The closing time of a stream that has published none: before every tile."""
+"""The closing time of a stream that has not published one: before every tile."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -16,12 +16,12 @@ class Served(msgspec.Struct, frozen=True):
 
     Attributes:
         landed: the batch that is served; None if none can be.
-        closed_ms: every tile that ends here or before is closed.
-        restarts: how often the closing time went back: a stream was restarted without its state, and what was
-            closed before may not be what it writes now.
+        closed_ms: the closing time; every tile that ends at or before it is closed.
+        restarts: how often the closing time went back. It does when a stream restarts without its state, which may
+            then write other tiles than those closed before.
         problem: why no batch can be served.
-        raw: the stored record that says so.
-        is_read: whether the store was asked at all.
+        raw: the stored record that this was read from.
+        is_read: whether the store has been read at all.
     """
 
     landed: LandedBatch | None = None

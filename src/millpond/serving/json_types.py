@@ -1,8 +1,10 @@
-"""Millpond's types as JSON carries them, for the service that reads keys and the client that reads features.
+"""The Python types with which msgspec reads Millpond's types from JSON.
 
-A value crosses the wire as msgspec writes its Python type: a binary as base64, a date and a timestamp as
-ISO 8601, a decimal as text, a map with its keys as text. The types made here read them back, so that a
-client gets the objects that the fetcher gave.
+Place on the data path: the HTTP service reads keys with them, and its client reads features.
+
+Values are written as msgspec writes their Python types: a binary as base64, a date and a timestamp as ISO 8601, a
+decimal as text, a map with its keys as text. The types made here read them back, so a client gets objects equal to
+those that the fetcher returned.
 
 | type          | Python                     | JSON                                    |
 |---------------|----------------------------|-----------------------------------------|
@@ -45,7 +47,7 @@ _SCALARS: dict[str, Any] = {
 
 
 def given_values(name: str, columns: Mapping[str, str], *, all_of_them: bool) -> Any:
-    """The type of an object that has a value or null for each of the columns, or for some of them.
+    """Return the type of an object with a value or null for each column, or, unless `all_of_them`, for some columns.
 
     >>> route = given_values("RouteKeys", {"origin": "string", "day": "date"}, all_of_them=True)
     >>> msgspec.json.decode('{"origin": null, "day": "2013-01-31"}', type=route)
@@ -56,7 +58,7 @@ def given_values(name: str, columns: Mapping[str, str], *, all_of_them: bool) ->
 
 
 def feature_values(name: str, features: Mapping[str, str]) -> Any:
-    """The type of an object with some of the features; a whole number may have any length, as a sum may.
+    """Return the type of an object with some of the features. An integer may have any size, because a sum may.
 
     >>> msgspec.json.decode('{"total": 18446744073709551616}', type=feature_values("Route", {"total": "long"}))
     {'total': 18446744073709551616}

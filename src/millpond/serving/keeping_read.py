@@ -1,9 +1,10 @@
-"""The short way to a key that is read whole for the caches.
+"""The short read of a key that is read whole and then cached.
 
-Place on the data path: keys that were missed and that a cache lets in. It does what the long way does for such
-a key, in the usual case: one query, up to the present, nothing cached but perhaps the batch row.
+Place on the data path: keys that the cache missed and admits. It does what the full read (`key_read`) does for such a
+key, in the common case: one query, up to the present, and nothing cached except perhaps the batch row.
 
-Others that miss the same key meanwhile wait for it (`ServedGroup.flights`), so it must be ended or closed.
+Invariant: a read that was begun must be ended or closed, because other fetches that miss the same key wait for it
+(`ServedGroup.flights`).
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from millpond.serving.tile_spans import LatestRanges, are_placed, ranges_behind
 
 
 class KeepingReader:
-    """Reads keys of one GroupBy whole, and keeps them; immutable but for the ranges it remembers.
+    """Reads keys of one GroupBy whole, and caches them; immutable except for the ranges it remembers.
 
     Args:
         group: the GroupBy, with a cache of closed tiles.
@@ -45,7 +46,7 @@ class KeepingReader:
 
         Args:
             key: the encoded key.
-            query_ms: the time that is asked for.
+            query_ms: the query time.
             served: what is served.
             landed: the batch that answers.
             view: where the windows start.
@@ -76,7 +77,7 @@ class KeepingReader:
 
 
 class KeepingRead:
-    """One key that is read whole and kept."""
+    """The read of one whole key, which is then cached."""
 
     __slots__ = ("_asks_batch", "_flight", "_landed", "_query_ms", "_reader", "_row", "_served", "_view", "gets", "key")
 
@@ -106,14 +107,14 @@ class KeepingRead:
         self._asks_batch = asks_batch
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
-        """Take the rows, keep what they give, and answer; None if the long way is to be taken."""
+        """Decode and cache the rows, and return the result; None if the key needs the full read."""
         try:
             return self._end(answers)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let those go on who wait for this key; without what was read they read it themselves."""
+        """End the flight, if `end` did not: fetches that wait for this key then read it themselves."""
         flights, flight = self._reader.group.flights, self._flight
         if flights.get(self.key) is flight:
             del flights[self.key]
@@ -172,7 +173,7 @@ class KeepingRead:
     def _closed(
         self, tiles: Sequence[Tile], bases: Sequence[tuple[object, ...]], marker: bytes
     ) -> tuple[ClosedTiles, Sequence[Tile]]:
-        """Merge what is closed of the tiles; give it, and the tiles behind it."""
+        """Merge the closed tiles; return the closed part, and the tiles after it."""
         group, view, served = self._reader.group, self._view, self._served
         limit_ms = self._query_ms // group.tile_ms * group.tile_ms
         end_ms, count = closed_end(view.read_start_ms, tiles, served.closed_ms, limit_ms)
@@ -192,7 +193,7 @@ class KeepingRead:
 
 
 def _keep(group: ServedGroup, key: bytes, closed: ClosedTiles, row: BatchRow | None) -> None:
-    """Put what was read into the caches."""
+    """Put the closed part and, if it is new, the batch row into the caches."""
     if group.tile_cache is not None:
         group.tile_cache.put(key, closed)
     if row is not None and group.batch_cache is not None:

@@ -1,17 +1,17 @@
-"""Reading one key of one GroupBy: what the caches have, what the store must be asked, what is kept.
+"""The full read of one key of one GroupBy: look into the caches, get the rest from the store, cache what was read.
 
-Place on the data path: between a fetch, which sends gets of many keys in one call, and the caches. A read
-is a generator: it yields `Reads` and is sent their rows. So one text serves blocking and async stores,
-one key and many, and needs no store in a test.
+Place on the data path: between a fetch, which sends the gets of many keys in one call, and the caches. It handles
+every case that no short read (`short_read`) does. A read is a generator: it yields `Reads` and is sent their rows. So
+the same code serves blocking and async stores, one key and many, and tests need no store.
 
-Most reads need one round, and one with everything cached needs the tail alone. There is a second round
+Most reads need one round. If everything is cached, that round gets the tail alone. There is a second round
 
-- if the batch row is absent: it is believed only if a serving info read after it names the same batch;
-- if the amendment marker has moved: what was cached is dropped and the tiles are read from their start.
+- if the batch row is absent: that is trusted only if a serving info read afterwards names the same batch;
+- if the amendment marker has changed: the cached tiles are dropped and all tiles are read again.
 
-Invariant: what is read equals what an uncached read of that moment gives. The closing time is known
-before the tiles are read, and the marker is read no later than any tile, so a tile that is amended in
-between is met by the next read as a marker that moved.
+Invariant: the result equals that of an uncached read at the same moment. The closing time is known before the tiles
+are read, and the marker is read no later than any tile. So if a tile is amended in between, the next read finds a
+changed marker.
 """
 
 from collections.abc import Collection, Generator, Sequence
@@ -34,11 +34,11 @@ from millpond.serving.served_group import ServedGroup
 from millpond.serving.stream_read import StreamRead
 
 _MAX_FLIPS = 3
-"""How often one read follows a batch that is replaced while it is being read."""
+"""How many times one read begins, if the batch is replaced while it is read each time."""
 
 
 class Reads(msgspec.Struct, frozen=True):
-    """What a read asks for next: rows, or whether its batch is still served, or another's result."""
+    """What a read needs next: rows, a check that its batch is still served, or the result of another fetch."""
 
     gets: Sequence[Get] = ()
     confirm: bool = False
@@ -51,18 +51,18 @@ KeyReading: TypeAlias = Generator[Reads, list[list[TimedValue]], "KeyData"]
 
 
 class KeyData(msgspec.Struct, frozen=True):
-    """What was read of one key: enough to answer every query that asked for it.
+    """The data of one key: enough to answer every query of the fetch.
 
     Attributes:
         landed: the batch that answers.
-        row: the batch row; None where no window reaches into the batch.
-        closed: the closed tiles; None if none are kept.
-        tiles: the tiles behind the closed ones, or all, oldest first; some may start after the query.
-        after_ms: where those begin.
-        batch_from: where the batch row came from.
-        tiles_from: where the closed tiles came from.
-        stored_tiles: how many tiles the store was asked for and had.
-        view: the window starts for which all tiles were read; None where they were read for the queries only.
+        row: the batch row; None if no window reaches into the batch.
+        closed: the closed tiles; None if none are cached.
+        tiles: the tiles after the closed ones, or all tiles, oldest first; some may start after the query.
+        after_ms: where `tiles` begin.
+        batch_from: where the batch row came from: ``store`` or ``cache``.
+        tiles_from: where the closed tiles came from: ``store`` or ``cache``.
+        stored_tiles: how many tiles the store returned.
+        view: the window starts for which all tiles were read; None if they were read for the queries only.
         from_ms: the earliest query that this answers.
         until_ms: the latest query that this answers.
     """
@@ -94,16 +94,17 @@ def read_key(
 
     Args:
         group: the GroupBy.
-        layout: the windows wanted; that of the group where anything is cached.
+        layout: the wanted windows; the group's own layout if anything is cached.
         key: the encoded key.
-        queries: the times asked for, ascending, none before the batch end.
-        now_ms: the present, from which on there are no tiles.
-        tally: counts what is done.
-        is_looked_up: whether a short way has looked into the cache of closed tiles before.
+        queries: the query times, ascending, none before the batch end.
+        now_ms: the present; no tile starts at or after it.
+        tally: counts the work.
+        is_looked_up: whether a short read already looked the key up in the cache of closed tiles.
 
     Raises:
-        CorruptionError: a row does not decode. Nothing of it is cached.
-        UnavailableError: the batch was replaced again and again.
+        CorruptionError: a row does not decode. It is not cached.
+        UnavailableError: the batch was replaced `_MAX_FLIPS` times during the read.
+        BatchGone: no batch is served, or the first query is before the end of the served batch.
     """
     for _ in range(_MAX_FLIPS):
         served = group.served
@@ -117,7 +118,7 @@ def read_key(
 
 
 class BatchGone(Exception):  # noqa: N818 - it is no error: the answer says what is served now
-    """The batch that a read began with is served no more, and the one that is cannot answer."""
+    """The batch that a read began with was replaced, and the one that is served cannot answer."""
 
 
 def _read(
@@ -132,7 +133,7 @@ def _read(
     *,
     is_looked_up: bool,
 ) -> Generator[Reads, list[list[TimedValue]], KeyData | None]:
-    """Read with one landed batch; None if another is served by now."""
+    """Read with one landed batch; None if it was replaced meanwhile."""
     if not group.has_stream:
         return (yield from _read_values(group, key, landed, tally))
     stream = StreamRead(group, layout, key, queries, served, landed, now_ms, tally, is_looked_up=is_looked_up)
@@ -231,7 +232,7 @@ def _read_values(
 
 
 def _answers(data: KeyData, queries: Collection[int]) -> bool:
-    """Tell whether what another fetch read of a key also answers some queries."""
+    """Return whether the data that another fetch read of a key also answers these queries."""
     view = data.view
     return view is not None and all(view.holds(query) and data.from_ms <= query <= data.until_ms for query in queries)
 

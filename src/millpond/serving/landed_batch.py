@@ -1,11 +1,11 @@
 """The batch that is served of a GroupBy, and where the windows of a query start in it.
 
-Place on the data path: between the serving info, which says what landed, and the caches, whose entries
-name the `LandedBatch` they were made from. The border between batch and stream is always its own.
+Place on the data path: between the serving info, which says which batch landed, and the caches, whose entries name
+the `LandedBatch` they were made from. The end of this batch is where the stream's tiles begin.
 
-Idea: window starts move in hops, so between two hops nothing about them changes: not the segments of the
-batch, not the first tile, not which tiles lie before a window. A `View` holds all of that for one such
-span of queries. It is made once for each span, not for each key or request.
+Idea: window starts move in hops. Between two moves, all queries use the same segments of the batch, the same first
+tile and the same tiles before each window. A `View` holds all of that for one such span of query times. It is made
+once for each span, not for each key or request.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from millpond.features.answering import Layout
 from millpond.features.windows import window_start
 
 ALL_TIME_MS = 1 << 62
-"""Later than every query."""
+"""A time later than every query."""
 
 
 class View:
@@ -23,12 +23,13 @@ class View:
 
     Attributes:
         starts: the start of each window; None is all time.
-        segments: the first segment of the batch that each window holds; None where it starts at the batch
-            end or after it.
+        segments: the first segment of the batch that each window covers; None if the window starts at or after
+            the batch end.
         reads_batch: whether any window reaches into the batch.
-        read_start_ms: where the first tile that any window holds starts.
-        latest_start_ms: the start of the shortest window, no earlier than the batch end.
-        kept_from: for each hop of `short_hops`, the earliest start of a window of that hop.
+        read_start_ms: the start of the first tile that any window covers.
+        latest_start_ms: the latest start of a window, no earlier than the batch end.
+        kept_from: for each hop of `short_hops`, the earliest start of a short window of that hop, no earlier than the
+            batch end.
         is_cacheable: whether closed tiles can be kept for every window.
     """
 
@@ -75,15 +76,15 @@ class View:
         self.kept_from = tuple(kept_from.values())
 
     def holds(self, query_ms: int) -> bool:
-        """Tell whether a query has these window starts."""
+        """Return whether a query has these window starts."""
         return self.from_ms <= query_ms < self.until_ms
 
 
 class LandedBatch:
-    """One landing of one batch; compared by identity, since two landings of one batch end may differ.
+    """One landing of one batch; compared by identity, because two landings with the same batch end may differ.
 
     Args:
-        info: the record that points to it.
+        info: the serving info that names the batch.
         plan: the plan of the GroupBy.
     """
 
@@ -98,14 +99,14 @@ class LandedBatch:
         self._short_hops: dict[Layout, tuple[int, ...]] = {}
 
     def view(self, layout: Layout, query_ms: int) -> View:
-        """Give where the windows of a layout start at a query."""
+        """Return where the windows of a layout start for a query."""
         view = self._view.get(layout)
         if view is None or not view.from_ms <= query_ms < view.until_ms:
             view = self._view[layout] = View(layout, self.batch_end_ms, query_ms, self.short_hops(layout))
         return view
 
     def short_hops(self, layout: Layout) -> tuple[int, ...]:
-        """Give the hops of the windows that may start after the batch end while this batch is served, ascending."""
+        """Return the hops of the windows that may start after the batch end while this batch is served, ascending."""
         hops = self._short_hops.get(layout)
         if hops is None:
             hops = self._short_hops[layout] = short_hops(layout)
@@ -113,14 +114,16 @@ class LandedBatch:
 
 
 def short_hops(layout: Layout) -> tuple[int, ...]:
-    """Give the hops of the layout's windows that are shorter than a batch is served, ascending."""
+    """Return the hops of the layout's short windows (`is_short`), ascending."""
     return tuple(
         sorted({window.hop_ms for window in layout.windows if window.hop_ms is not None and is_short(window.window_ms)})
     )
 
 
 def is_short(window_ms: int | None) -> bool:
-    """Tell whether a window may come to start after the batch end while its batch answers every window exactly.
+    """Return whether a window may start after the batch end while the batch still answers every window exactly.
+
+    Such a window is no longer than the horizon. A window over all time (None) is not short.
 
     >>> is_short(3_600_000), is_short(30 * 86_400_000), is_short(None)
     (True, False, False)

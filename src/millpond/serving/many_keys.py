@@ -1,9 +1,9 @@
-"""Many requests of one GroupBy or Join that differ in their keys alone: what a batch of candidates is scored with.
+"""Answers many requests for one GroupBy or Join that differ only in their keys, such as a batch of candidates.
 
-Place on the data path: beside `FetchCall`, which answers everything, and the forms of one request. The keys of
-each part are looked up in its cache together, and the tails of those that are there are read and merged in one
-pass (`part_reads`). Requests of which a key takes the long way are a `FetchCall`, whose first gets leave in the
-same call of the store. A test compares all three.
+Place on the data path: beside `FetchCall`, which answers every request, and the forms for one request (`OneKey`,
+`OneJoin`). The keys of each part are looked up in its cache together. The tails of the cached keys are read and
+merged in one pass (`part_reads`). Requests with a key that needs the full read go to a `FetchCall`, whose first gets
+are sent in the same call of the store. A test compares the three.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ class ManyKeys:
 
     Args:
         shared: what all calls share.
-        form: the GroupBy or Join, and the features wanted of it.
-        requests: what is asked for; they differ in their keys alone.
-        keys: the encoded keys of each part, in the order of the requests.
-        at: the time that is asked for.
+        form: the GroupBy or Join, and its wanted features.
+        requests: the requests, which differ only in their keys.
+        keys: for each part, the encoded keys in the order of the requests.
+        at: the query time.
         now_ms: the present.
     """
 
@@ -57,7 +57,7 @@ class ManyKeys:
         self._answers: list[FetchResponse | None] = [None] * len(requests)
 
     def rounds(self) -> Rounds:
-        """Read what is wanted."""
+        """Read all keys and make the answers, as rounds of gets."""
         parts = self._parts
         landed = [part.part.group.served.landed for part in parts]
         self._ends: list[int | None] = [None if one is None else one.batch_end_ms for one in landed]
@@ -79,7 +79,7 @@ class ManyKeys:
             yield from self._read_otherwise(list(others))
 
     def responses(self) -> list[FetchResponse]:
-        """Give the answers, in the order of the requests."""
+        """Return the answers, in the order of the requests, and count the call."""
         tally = self._tally
         for part in self._parts:
             for name, amount in zip(READ_COUNTS, part.counts, strict=True):
@@ -88,7 +88,10 @@ class ManyKeys:
         return [answer for answer in self._answers if answer is not None]
 
     def _read_together(self) -> Generator[Round, Answers, list[int]]:
-        """Read all parts, and in the same call of the store what requests of the long way ask for first; then those."""
+        """Read all parts together with the first gets of the full reads, then finish the full reads.
+
+        Return the requests whose short read found no answer.
+        """
         parts = self._parts
         gets = [get for part in parts for get in part.gets] if len(parts) > 1 else parts[0].gets
         long = sorted({place for part in parts for place in part.long})
@@ -106,7 +109,7 @@ class ManyKeys:
                 count = len(part.gets)
                 failed += part.end(read[at : at + count] if len(parts) > 1 else read)
                 at += count
-            # Only now others may be waited for: what they wait for of this call has been read.
+            # Only from here on may this call wait for other fetches: the keys that they wait for have been read.
             if joins:
                 asked = _next(theirs, answers)
             while asked is not None:
@@ -119,7 +122,7 @@ class ManyKeys:
         return failed
 
     def _confirm(self) -> Generator[Round, Answers, list[int]]:
-        """Ask whether the batches are still served of which a row was absent; give the requests to be read anew."""
+        """Check that the batches in which a row was absent are still served; return the requests to read again."""
         absent = [(part, found, requests) for part in self._parts for found, requests in part.unconfirmed]
         if not absent:
             return []
@@ -143,7 +146,7 @@ class ManyKeys:
         return failed
 
     def _read_otherwise(self, places: Sequence[int]) -> Rounds:
-        """Read and answer some requests as any other call does."""
+        """Read and answer some requests with a `FetchCall`."""
         call = self._call(places)
         yield from call.rounds()
         for place, answer in zip(places, call.responses(), strict=True):
@@ -154,7 +157,7 @@ class ManyKeys:
         return FetchCall(self._shared, requests, short_ways="tried", now_ms=self._now_ms)
 
     def _finish(self, without: Mapping[int, None]) -> None:
-        """Answer the requests of which every value is known, and count; not those that are read anew."""
+        """Answer and count all requests except those that are read again (`without`) and those with an answer."""
         prepared, at, answers, tally = self._prepared, self._at, self._answers, self._tally
         name, log, values = prepared.target.name, self._shared.log, [part.values for part in self._parts]
         single, wanted = prepared.single is not None, None if prepared.is_in_order else prepared.features
@@ -185,7 +188,7 @@ class ManyKeys:
         tally.present += present - null
 
     def _finish_all(self, values: Sequence[dict[str, Any]]) -> None:
-        """Do as `_finish` for a GroupBy, in the usual case: all features of all keys, and nobody who wants a log."""
+        """Like `_finish`, for the common case: a GroupBy, all its features, all keys, and no answer log."""
         name, at, end = self._prepared.target.name, self._at, self._ends[0]
         made = [
             FetchResponse(
@@ -203,7 +206,9 @@ class ManyKeys:
 def many_keys(
     shared: Shared, forms: Mapping[tuple[str, tuple[str, ...] | None], Form], requests: Sequence[FetchRequest]
 ) -> ManyKeys | None:
-    """Give the form for many keys; None if the requests differ in more than their keys, or have no form for one.
+    """Return the `ManyKeys` for some requests; None if they differ in more than their keys, or have no form.
+
+    They also have none if a request has a context, wants an explanation, or lacks a key of a part.
 
     Raises:
         DataError: a key is not of its declared type.
@@ -242,12 +247,12 @@ def many_keys(
 
 
 def _nothing() -> Rounds:
-    """The rounds of a call that reads nothing."""
+    """Return the rounds of a call that reads nothing."""
     yield from ()
 
 
 def _next(rounds: Rounds, answers: Answers) -> Round | None:
-    """Send rounds their answers; give what they ask for next, or None if that was all."""
+    """Send the answers to the rounds; return what they ask for next, or None if they have ended."""
     try:
         return rounds.send(answers)
     except StopIteration:
@@ -255,7 +260,7 @@ def _next(rounds: Rounds, answers: Answers) -> Round | None:
 
 
 def _split(answers: Answers, count: int) -> tuple[Sequence[Rows], Answers]:
-    """Take the first answers from the others, which keep an error of their own only."""
+    """Split off the first `count` answers; the rest stay an error only if one of them is an error."""
     if not isinstance(answers, PartlyReadError):
         return (answers, []) if len(answers) == count else (answers[:count], answers[count:])
     others = answers.answers[count:]

@@ -1,8 +1,8 @@
-"""One request for a Join, with the least around its work.
+"""Answers one request for a Join with as little overhead as possible.
 
-Place on the data path: beside `FetchCall`, which answers everything, and `OneKey`. A `OneJoin` begins the short
-reads of all parts, which are one call of the store, and ends them. Where a part has no short way, `FetchCall`
-goes on with those that were begun. A test compares both.
+Place on the data path: beside `FetchCall`, which answers every request, and `OneKey`. A `OneJoin` begins the short
+reads of all parts, whose gets are one call of the store, and ends them. If a part has no short read, a `FetchCall`
+goes on with the reads that were begun. A test compares both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from millpond.serving.short_read import ShortRead, ShortReader, ShortResult
 
 
 class JoinResult(msgspec.Struct, frozen=True, gc=False):
-    """What the short reads of all parts found.
+    """The results of the short reads of all parts.
 
     Attributes:
-        parts: of each part.
-        is_confirmed: whether all may be used as they are.
+        parts: the result of each part.
+        is_confirmed: whether all parts are confirmed, see `ShortResult`.
     """
 
     parts: Sequence[ShortResult]
@@ -42,10 +42,10 @@ class JoinRead:
         self.gets: list[Get] = [get for part in parts for get in part.gets]
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> JoinResult | None:
-        """Take the rows; None if the long way is to be taken.
+        """End the reads with their rows; None if a part needs the full read.
 
         Raises:
-            CorruptionError: a row does not decode. The long way says which.
+            CorruptionError: a row does not decode. The full read says which.
         """
         found: list[ShortResult] = []
         is_confirmed, at = True, 0
@@ -60,17 +60,17 @@ class JoinRead:
         return JoinResult(found, is_confirmed)
 
     def close(self) -> None:
-        """Give up the reads that were not ended."""
+        """Abandon the reads that were not ended."""
         for part in self.parts:
             part.close()
 
 
 class OneJoin:
-    """A prepared Join of which one request is answered; immutable.
+    """The form that answers one request for a prepared Join; immutable.
 
     Args:
-        prepared: the Join and the features wanted of it.
-        parts: of each part the GroupBy, the short way to its keys, and how an answer ends.
+        prepared: the Join and its wanted features.
+        parts: of each part the GroupBy, the reader of its keys, and the function that finishes its features.
         counters: where fetches are counted.
     """
 
@@ -89,8 +89,8 @@ class OneJoin:
     def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> JoinRead | list[ShortRead | None] | None:
         """Begin the short reads of all parts.
 
-        Where some parts have no short way, the reads of the others are given, for a `FetchCall` to go on with; None if
-        a key lacks a part.
+        If some parts have no short read, return a list with None for them and the reads of the others, which a
+        `FetchCall` goes on with. Return None if a part's key has a null.
 
         Raises:
             DataError: a key is missing or not of its declared type.
@@ -113,7 +113,7 @@ class OneJoin:
         return JoinRead(reads) if len(reads) == len(begun) else begun
 
     def unconfirmed(self, found: JoinResult) -> list[tuple[ServedGroup, ShortResult]]:
-        """Give the parts that may be used only if their batch is still served."""
+        """Return the parts that may be used only if their batch is still served."""
         return [
             (group, result)
             for (group, _, _), result in zip(self._parts, found.parts, strict=True)
@@ -121,12 +121,12 @@ class OneJoin:
         ]
 
     def answer(self, keys: Mapping[str, Any], query_ms: int, found: JoinResult, kv_calls: int) -> FetchResponse:
-        """Give the answer, and count it.
+        """Make the answer, and count it.
 
         Args:
-            keys: as in the request.
-            query_ms: the time.
-            found: what the short reads found.
+            keys: the keys of the request.
+            query_ms: the query time.
+            found: the results of the short reads.
             kv_calls: how many calls of the store they took.
         """
         features: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class OneJoin:
 
 
 def one_join(prepared: Prepared, counters: Counters) -> OneJoin | None:
-    """Give the form for one request of a prepared Join; None if it derives values, or a part has no short way."""
+    """Return the form of a prepared Join; None if it derives values, or a part has no short reads."""
     if prepared.single is not None or prepared.derived is not None or not prepared.parts:
         return None
     parts = []

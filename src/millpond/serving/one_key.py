@@ -1,7 +1,7 @@
-"""One key of one GroupBy: the request that is asked most, with the least around its work.
+"""Answers one request for one key of a GroupBy, the most frequent request, with as little overhead as possible.
 
-Place on the data path: beside `FetchCall`, which answers everything. A `OneKey` goes the same short ways,
-for one key without context, derivations or explanation. A test compares both.
+Place on the data path: beside `FetchCall`, which answers every request. A `OneKey` uses the same short reads, for one
+key without context, derivations or explanation. A test compares both.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from millpond.serving.short_read import ShortRead, ShortReader, ShortResult
 
 
 class OneKey:
-    """A prepared GroupBy of which one key is asked for; immutable.
+    """The form that answers one request for a prepared GroupBy; immutable.
 
     Args:
-        prepared: the GroupBy and the features wanted of it.
+        prepared: the GroupBy and its wanted features.
         group: the GroupBy.
-        reader: the short way to its keys.
-        finish: ends an answer.
+        reader: begins the short reads of its keys.
+        finish: computes the features from bases and tails.
         counters: where fetches are counted.
     """
 
@@ -46,7 +46,7 @@ class OneKey:
         self.encode_many = group.plan.encode_many_keys
 
     def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> ShortRead | None:
-        """Begin the short read of a key; None if the long way is to be taken.
+        """Begin the short read of a key; None if the key needs the full read, or has a null.
 
         Raises:
             DataError: the key is not of its declared type.
@@ -55,16 +55,16 @@ class OneKey:
         return None if key is None else self.reader.begin(key, query_ms, now_ms)
 
     def unconfirmed(self, found: ShortResult) -> list[tuple[ServedGroup, ShortResult]]:
-        """Give what may be used only if its batch is still served."""
+        """Return the result if it may be used only if its batch is still served."""
         return [] if found.is_confirmed else [(self.group, found)]
 
     def answer(self, keys: Mapping[str, Any], query_ms: int, found: ShortResult, kv_calls: int) -> FetchResponse:
-        """Give the answer, and count it.
+        """Make the answer, and count it.
 
         Args:
-            keys: as in the request.
-            query_ms: the time.
-            found: what the short read found.
+            keys: the keys of the request.
+            query_ms: the query time.
+            found: the result of the short read.
             kv_calls: how many calls of the store it took.
         """
         features = self.finish(found.bases, found.tails)
@@ -75,12 +75,12 @@ class OneKey:
 
 
 def nulls(features: Mapping[str, Any]) -> dict[str, ValueState]:
-    """Give the states of the values that are null."""
+    """Return the state ``null`` for each feature whose value is null."""
     return {name: "null" for name, value in features.items() if value is None}
 
 
 def one_key(prepared: Prepared, counters: Counters) -> OneKey | None:
-    """Give the form for one key of a prepared target; None if it is a Join, derives values, or has no short way."""
+    """Return the form of a prepared GroupBy; None for a Join, for derived values, and without short reads."""
     part = prepared.single
     if part is None or part.reader is None or part.finish is None:
         return None

@@ -1,8 +1,7 @@
-"""The keys of one part in one call of many requests: how they are read, and their values.
+"""Reads the keys of one part of a target for many requests, and finishes their values.
 
-Place on the data path: between `ManyKeys`, which has one of these for each part of its target, and the short
-reads. Keys that are cached are read and ended together (`cached_reads`), the others one by one; equal keys are
-read once.
+Place on the data path: between `ManyKeys`, which has a `PartReads` for each part of its target, and the short reads.
+Cached keys are read and finished together (`cached_reads`), the others one by one. Equal keys are read once.
 """
 
 from collections.abc import Sequence
@@ -18,22 +17,22 @@ from millpond.serving.short_read import ReadCounts, ShortRead, ShortResult
 NO_COUNTS: ReadCounts = (0, 0, 0, 0, 0, 0, 0)
 
 Rows = list[TimedValue] | UnavailableError
-"""The rows of a get, or the error of the server that has them."""
+"""The rows of a get, or the error of the server that holds them."""
 
 
 class PartReads:
-    """The keys of one part of some requests at one time.
+    """The reads of one part's keys for several requests with one query time. Requests are named by their index.
 
     Attributes:
-        part: the GroupBy, and how its answers end.
-        gets: what the store is to be asked.
-        long: the requests whose keys take the long way.
-        values: what each request gets, under the names of the answer; None where it is not known yet.
-        unconfirmed: the short results that may be used only if their batch is still served, with their requests.
+        part: the GroupBy, and how its features are finished.
+        gets: what the store must be asked.
+        long: the requests whose keys need the full read.
+        values: the features of each request, under the names of the answer; None if not known yet.
+        unconfirmed: the results that may be used only if their batch is still served, with their requests.
         counts: what was read, see `READ_COUNTS`.
 
     Args:
-        part: a part with a short way and without derivations.
+        part: a part with short reads and without derivations.
         keys: the encoded key of each request.
     """
 
@@ -68,7 +67,7 @@ class PartReads:
             self._unique, self._requests_of = list(places), list(places.values())
 
     def begin(self, query_ms: int, now_ms: int) -> None:
-        """Look up all keys, and begin the reads; `close` must follow if `end` does not."""
+        """Look up all keys, and begin the reads; the caller must then call `end` or `close`."""
         reader, keys = self.part.reader, self._unique
         assert reader is not None  # noqa: S101 - what has none is no form
         missed: Sequence[int] = range(len(keys))
@@ -87,7 +86,7 @@ class PartReads:
                 self.gets += read.gets
 
     def end(self, answers: Sequence[Rows]) -> list[int]:
-        """Take the rows of the gets; give the requests that must take the long way after all."""
+        """End the reads with the rows of the gets; return the requests that need the full read after all."""
         failed: list[int] = []
         cached, at = self._cached, 0
         if cached is not None:
@@ -110,12 +109,12 @@ class PartReads:
         return failed
 
     def close(self) -> None:
-        """Give up the reads that were not ended."""
+        """Abandon the reads that were not ended."""
         for _, read in self._single:
             read.close()
 
     def take(self, found: ShortResult, requests: Sequence[int]) -> None:
-        """Finish some requests with what a short read found."""
+        """Finish some requests with the result of a short read."""
         finish = self.part.finish
         assert finish is not None  # noqa: S101 - what derives values is no form
         for request in requests:
@@ -146,7 +145,7 @@ class PartReads:
             self.take(ShortResult(closed.bases, recent[3], cached.landed, counts), self._requests([place]))
 
     def _take_columns(self, columns: KeyColumns, places: Sequence[int]) -> None:
-        """Finish the requests of some keys; equal keys are finished once each, for an answer belongs to its caller."""
+        """Finish the requests of some keys. Requests with equal keys get separate values, which callers may change."""
         bases, tails, values = columns.bases, columns.tails, self.values
         finish = self.part.finish_columns
         assert finish is not None  # noqa: S101 - what derives values is no form
@@ -164,7 +163,7 @@ class PartReads:
         self._count(columns.counts)
 
     def _requests(self, places: Sequence[int]) -> Sequence[int]:
-        """Give the requests of some keys."""
+        """Return the requests for some keys."""
         of = self._requests_of
         return places if of is None else [request for place in places for request in of[place]]
 
@@ -173,7 +172,7 @@ class PartReads:
 
 
 def _ended(read: ShortRead, answers: Sequence[Rows]) -> ShortResult | None:
-    """Give what a short read found; None for the long way, which also says what is wrong."""
+    """Return the result of a short read; None for the full read, which also reports errors."""
     rows = [one for one in answers if isinstance(one, list)]
     if len(rows) < len(answers):
         read.close()

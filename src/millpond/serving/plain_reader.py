@@ -1,7 +1,7 @@
-"""The short way to a key of which no closed tiles are kept: its batch row and its tiles, in one round.
+"""The short read of a key whose closed tiles are not cached: its batch row and its tiles, in one round.
 
-Place on the data path: GroupBys without a cache of closed tiles, and keys that a full one does not let in. The
-batch row may be cached.
+Place on the data path: GroupBys without a cache of closed tiles, and keys that a full cache does not admit. The batch
+row may be cached.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from millpond.serving.tile_spans import LatestRanges, are_placed
 
 
 class PlainReader:
-    """Reads keys of one GroupBy without caching them; immutable but for the ranges it remembers.
+    """Reads keys of one GroupBy without caching their tiles; immutable except for the ranges it remembers.
 
     Args:
         group: the GroupBy.
-        layout: the windows that are read.
+        layout: the wanted windows.
     """
 
     __slots__ = ("_ranges", "group", "layout", "tail_of_none")
@@ -38,12 +38,12 @@ class PlainReader:
         self._ranges = LatestRanges(group.tile_ms, self._ranges_until)
 
     def begin(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":  # noqa: ARG002 - as of every reader
-        """Give what to read of a key; None if the long way is to be taken.
+        """Begin to read a key; None if no batch is served that covers the query.
 
         Args:
             key: the encoded key.
-            query_ms: the time that is asked for.
-            now_ms: the present; a plain read ends at the query in any case.
+            query_ms: the query time.
+            now_ms: the present; not used, because a plain read always ends at the query.
         """
         served = self.group.served
         landed = served.landed
@@ -62,16 +62,16 @@ class PlainReader:
         *,
         keeps_row: bool = False,
     ) -> "PlainRead":
-        """Do as `begin`, with the window starts of the query.
+        """Begin to read a key whose window starts and batch row were already looked up.
 
         Args:
             key: the encoded key.
-            query_ms: the time that is asked for.
+            query_ms: the query time.
             served: what is served.
             landed: the batch that answers.
             view: where the windows start.
             row: the batch row if it is cached.
-            keeps_row: whether a batch row that is read is cached.
+            keeps_row: whether to cache a batch row that is read.
         """
         dataset = landed.info.streaming_dataset
         gets = [Get(dataset, key, first, last) for first, last in self._ranges.of(view, query_ms, served.closed_ms)]
@@ -81,7 +81,7 @@ class PlainReader:
         return PlainRead(gets, self, key, query_ms, landed, view, row, asks_batch, keeps_row)
 
     def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> "PlainRead | None":
-        """Do as `begin`: nothing of a key is looked up."""
+        """Do the same as `begin`, which looks nothing up."""
         return self.begin(key, query_ms, now_ms)
 
     def _ranges_until(self, view: View, last_ms: int, closed_ms: int) -> list[tuple[int, int]]:
@@ -90,7 +90,19 @@ class PlainReader:
 
 
 class PlainRead(msgspec.Struct, frozen=True, gc=False):
-    """One key that is read whole."""
+    """The read of one whole key.
+
+    Attributes:
+        gets: what the store is asked; the last get is that of the batch row if `asks_batch`.
+        reader: the reader that made it.
+        key: the encoded key.
+        query_ms: the query time.
+        landed: the batch that answers.
+        view: where the windows start.
+        row: the batch row if it is cached.
+        asks_batch: whether the batch row is read.
+        keeps_row: whether to cache a batch row that is read.
+    """
 
     gets: list[Get]
     reader: PlainReader
@@ -103,7 +115,7 @@ class PlainRead(msgspec.Struct, frozen=True, gc=False):
     keeps_row: bool
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
-        """Take the rows; None if the long way is to be taken."""
+        """Decode the rows and return the result; None if the key needs the full read."""
         reader, key, view, landed, row = self.reader, self.key, self.view, self.landed, self.row
         layout, group = reader.layout, reader.group
         bases = layout.empties
@@ -146,4 +158,4 @@ class PlainRead(msgspec.Struct, frozen=True, gc=False):
         return ShortResult(bases, tails, landed, counts, is_confirmed, on_confirmed)
 
     def close(self) -> None:
-        """Give up; nobody waits for a plain read."""
+        """Do nothing: no other fetch waits for a plain read."""

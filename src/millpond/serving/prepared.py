@@ -38,7 +38,7 @@ class PreparedPart:
         finish: finishes the features of one key and returns them by their names in the answer; None for snapshots and
             with derivations.
         finish_columns: does so for many keys.
-        reader: the short way to a key; None if there is none.
+        reader: begins short reads of keys; None if there are none.
     """
 
     __slots__ = (

@@ -1,8 +1,9 @@
-"""What the HTTP service asks of a fetcher: a seam, so that the service is tested without one.
+"""The protocol of a fetcher as the HTTP service uses it, so that the service can be tested without a fetcher.
 
-Place on the data path: between `millpond.serving.http` and `Fetcher`. Invariant: whatever the service
-does, it does through these methods. The asynchronous ones never hold up the event loop: a store in this
-process answers at once, Redis by asyncio, a blocking store on threads. The fetcher decides which.
+Place on the data path: between `millpond.serving.http` and `Fetcher`.
+
+Invariant: the service uses a fetcher only through these methods. The async methods never block the event loop: a
+store in this process answers at once, Redis through asyncio, a blocking store on threads. The fetcher chooses which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """The face of a fetcher towards the HTTP service."""
+    """A fetcher, as the HTTP service sees it."""
 
     @property
     def targets(self) -> Mapping[str, Target]:
-        """Every GroupBy and Join that may be asked for, by name."""
+        """Every GroupBy and Join that can be requested, resolved, by name."""
         ...
 
     @property
     def definitions(self) -> Mapping[str, GroupBy | Join]:
-        """The same as they were defined, by name."""
+        """The definitions of these GroupBys and Joins, by name."""
         ...
 
     @property
@@ -48,17 +49,17 @@ class Served(Protocol):
         ...
 
     def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
-        """Do as `fetch_many_async` if that takes no waiting; else None."""
+        """Like `fetch_many_async`, if nothing must be waited for; else None."""
         ...
 
     def fetch_table(
         self, target: str, table: "pa.Table", *, at: int | None = None, features: Sequence[str] | None = None
     ) -> "pa.Table":
-        """Answer one request per row of keys and context; called on a thread. Raises as `fetch_many_async`."""
+        """Answer one request per row of keys and context. Called on a thread; raises as `fetch_many_async` does."""
         ...
 
     async def refresh_async(self) -> Mapping[str, ServingInfo | None]:
-        """Read now which batch of each GroupBy is served, None where there is none.
+        """Read from the store which batch of each GroupBy is served; None for a GroupBy without a batch.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -66,9 +67,9 @@ class Served(Protocol):
         ...
 
     def serving_infos(self) -> Mapping[str, ServingInfo | None]:
-        """Which batch of each GroupBy is served, as far as is known without waiting; None where none is."""
+        """Return which batch of each GroupBy is served, as far as known without waiting; None if none is."""
         ...
 
     def stats(self) -> msgspec.Struct:
-        """The counts since the fetcher was made."""
+        """Return the counts since the fetcher was made."""
         ...

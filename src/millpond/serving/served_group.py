@@ -1,8 +1,7 @@
-"""One GroupBy as a fetcher serves it: its plan, its caches, and the batch that is served now.
+"""One GroupBy as a fetcher serves it: its plan, its caches, and the batch that is served.
 
-Place on the data path: what every fetch of the GroupBy shares. Only `served` changes, as one value: what
-was last learnt about the batch and the stream. So a fetch takes it once and works on what belongs
-together.
+Place on the data path: every fetch of the GroupBy shares it. What was last read about the batch and the stream is
+replaced as one value, `served`. A fetch reads `served` once, and so works on a consistent state.
 """
 
 from collections.abc import Collection
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
     from millpond.serving.short_read import ShortReader
 
 STEPS = ("batch_ir", "batch_get", "tile_ir", "stream_get")
-"""The steps of CHIP-1, each of which can be switched off: cached batch rows save the decoding, and the
-get; cached closed tiles save the decoding, and move the start of the get."""
+"""The steps of CHIP-1, each of which can be switched off. A cached batch row saves the decoding (`batch_ir`) and the
+get (`batch_get`). Cached closed tiles save the decoding (`tile_ir`) and move the start of the get (`stream_get`)."""
 
 
 class ServedGroup:
-    """A GroupBy with what its fetches share.
+    """A GroupBy, and what its fetches share.
 
     Args:
         plan: its plan.
-        batch_cache: of batch rows; None for no caching.
-        tile_cache: of closed tiles; None for no caching. Untiled and snapshot GroupBys have none, nor have those
-            whose tiles are kept by own times: no tile is whole in or out of a window.
+        batch_cache: the cache of batch rows; None for none.
+        tile_cache: the cache of closed tiles; None for none. It is not used for untiled and snapshot GroupBys, nor
+            where tiles keep own times, because such a tile can lie partly in a window.
         steps: which of `STEPS` are on.
-        tail_freshness_ms: how long ago a tail may have been read.
+        tail_freshness_ms: how long a tail may be reused after it was read; 0 for never.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class ServedGroup:
         self.decode_batch = BatchDecoder(plan).decode
         self.stream_dataset = stream_dataset(plan.name, plan.generation)
         self.short_reader: ShortReader | None = None
-        """The short way to a cached key, which whoever owns the group sets; None if there is none."""
+        """Begins short reads of cached keys; set by the owner of the group. None if there is none."""
         self.flights: dict[bytes, Flight] = {}
         self.served = Served()
 

@@ -121,7 +121,7 @@ class ServingInfos:
             flight.result()
 
     async def ensure_async(self) -> None:
-        """Do as `ensure`, without holding up the event loop."""
+        """Like `ensure`, without blocking the event loop."""
         flight = self.begin()
         if flight is not None:
             await asyncio.wrap_future(flight)

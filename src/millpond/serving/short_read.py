@@ -1,15 +1,15 @@
-"""The short ways to a key: one round, no generator, no work that a plan could have done.
+"""The protocol of short reads: a short read gets one key in one round, for one common case.
 
-Place on the data path: most reads. `key_read` is the long way, for everything; a short one knows one case.
-`CachedReader` knows the key of which the closed tiles are cached, `KeepingRead` the key that is read whole
-for the cache, `PlainReader` the key of which nothing is kept. In any other case they give None, and the long
-way is taken from its start.
+Place on the data path: most reads. A *short read* handles one case without a generator, and everything that depends
+only on the plan was computed before. `CachedReader` handles a key whose closed tiles are cached, `KeepingRead` a key
+that is read whole and then cached, `PlainReader` a key whose tiles are not cached. In any other case they return
+None, and the *full read* (`key_read`), which handles every case, begins from the start.
 
-A short read belongs to a GroupBy and not to a call, so Joins, many keys, one key and the async fetcher
-all go the same short ways. Both ways end in the same bases and tails, which a test compares.
+A short read depends on a GroupBy and not on a call. So Joins, many keys, one key and the async fetcher all use the
+same short reads. Short and full reads give the same bases and tails, which a test checks.
 
-An absent batch row is believed only if the same batch is still served after it was read. So its result is
-not `is_confirmed`, and whoever asked reads the serving info before it is used.
+An absent batch row is trusted only if the same batch is still served after the read. So such a result has
+`is_confirmed` False, and the caller reads the serving info before it uses the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ from millpond.kv import Get, TimedValue
 from millpond.serving.landed_batch import LandedBatch
 
 READ_COUNTS = ("batch_gets", "batch_gets_saved", "stream_gets", "rows", "bytes", "tiles", "tiles_saved")
-"""What a short read counts, by the names of a `Tally`."""
+"""What a short read counts, under the names of a `Tally`."""
 
 ReadCounts = tuple[int, int, int, int, int, int, int]
-"""A count for each of `READ_COUNTS`."""
+"""The counts of one read, in the order of `READ_COUNTS`."""
 
 
 class ShortResult(msgspec.Struct, frozen=True, gc=False):
-    """What a short read found: all that an answer needs, every cell of it known.
+    """The result of a short read: everything that an answer needs, without unknown cells.
 
     Attributes:
         bases: for each window, the cells of its closed part.
         tails: for each window, the IR of its open part.
         landed: the batch that answers.
         counts: what was read, see `READ_COUNTS`.
-        is_confirmed: whether it may be used as it is; else the batch row was absent.
-        on_confirmed: keeps what was read, once it is known that it may be used; None if nothing waits for that.
+        is_confirmed: whether the result may be used as it is. False if the batch row was absent.
+        on_confirmed: puts what was read into the caches, once the result is confirmed; None if nothing is to be cached.
     """
 
     bases: Sequence[Projection]
@@ -50,23 +50,23 @@ class ShortResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ShortRead(Protocol):
-    """One short read of one key that was begun."""
+    """A short read of one key, in progress."""
 
     @property
     def gets(self) -> Sequence[Get]:
-        """What the store is to be asked; nothing if a tail may be used that was read not long ago."""
+        """What the store must be asked; empty if a recently read tail is reused."""
         ...
 
     def end(self, answers: Sequence[Sequence[TimedValue]]) -> ShortResult | None:
-        """Take the rows of the gets; None if the long way is to be taken.
+        """Decode the rows of the gets and return the result; None if the key needs the full read.
 
         Raises:
-            CorruptionError: a row does not decode. The long way says which.
+            CorruptionError: a row does not decode. The full read says which.
         """
         ...
 
     def close(self) -> None:
-        """Give up a read that was not ended, so that nobody waits for it."""
+        """Abandon a read that was not ended, so that no other fetch waits for it."""
         ...
 
 
@@ -74,15 +74,15 @@ class ShortReader(Protocol):
     """Begins short reads of one GroupBy."""
 
     def begin(self, key: bytes, query_ms: int, now_ms: int) -> ShortRead | None:
-        """Look up a key; None if the long way is to be taken.
+        """Look up a key, and begin a short read; None if the key needs the full read.
 
         Args:
             key: the encoded key.
-            query_ms: the time that is asked for.
-            now_ms: the present, from which on there are no tiles.
+            query_ms: the query time.
+            now_ms: the present; no tile starts at or after it.
         """
         ...
 
     def begin_missed(self, key: bytes, query_ms: int, now_ms: int) -> ShortRead | None:
-        """Do as `begin` for a key that was looked up and is not cached."""
+        """Like `begin`, for a key that was looked up before and is not cached."""
         ...

@@ -1,8 +1,8 @@
-"""The streaming side of the long way to a key: which tiles to get, and what of them is closed.
+"""The tiles of a full read: which tiles to get, and which of them are closed.
 
-Place on the data path: one half of `key_read`, which has the batch row as the other. With closed tiles in
-the cache it gets what lies behind them and the amendment marker; else everything from the first window's
-start on. What it reads and finds closed goes into the cache.
+Place on the data path: one half of `key_read`; the other half is the batch row. If the key's closed tiles are cached,
+it gets the tiles after them and the amendment marker. Otherwise it gets all tiles from the start of the first window
+on. Tiles that it finds closed go into the cache.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,17 @@ END_OF_STREAM = MARKER_ADDRESS + 1
 
 
 class StreamRead:
-    """The streaming side of one read: which tiles to get, and what of them is closed."""
+    """The tiles of one full read: which to get, and which are closed.
+
+    Attributes:
+        is_now: whether the read uses the cache of closed tiles: all queries have one view, none lies within the cached
+            closed part, and the key is cached or admitted.
+        misses: whether it uses that cache and found no entry.
+        admits: whether the doorkeeper admits the key, if it was asked.
+        closed: the closed part that was found or made; None if there is none.
+        tiles: the tiles after it, oldest first.
+        after_ms: where these tiles begin.
+    """
 
     def __init__(
         self,
@@ -67,7 +77,7 @@ class StreamRead:
         if self.is_now:
             self._look_up()
         self.admits = True
-        # A short way that looked has asked the doorkeeper too.
+        # A short read that looked the key up also asked the doorkeeper.
         if self.is_now and self.closed is None and not (is_looked_up or group.doorkeeper.admits(key)):
             self.admits = self.is_now = False
         self.misses = self.is_now and self.closed is None
@@ -75,9 +85,9 @@ class StreamRead:
         self.needless = 0
 
     def gets(self) -> list[Get]:
-        """Give the gets of the tiles; the first brings the marker along where closed tiles are kept.
+        """Return the gets of the tiles; if closed tiles are cached, the first get includes the marker.
 
-        For a query about the past the marker is a get of its own, so that no tile after the query is read.
+        For a query about the past the marker has its own get, so that no tile after the query is read.
         """
         key, dataset, plan = self.key, self.landed.info.streaming_dataset, self.landed.plan
         self.needless = 0
@@ -110,12 +120,16 @@ class StreamRead:
         return found
 
     def take(self, answers: Sequence[Sequence[TimedValue]]) -> bool:
-        """Take the rows of the gets; False if a closed tile was amended: then the gets are to be sent anew."""
+        """Decode the rows of the gets. Return False if a closed tile was amended: then call `gets` again.
+
+        Raises:
+            CorruptionError: a row does not decode, or a tile is misplaced.
+        """
         rows = [row for part in answers for row in part]
         self.tally.rows += len(rows)
         self.tally.bytes += sum([len(row.value) for row in rows])
         if self.needless:
-            # The start of the get is not moved, but what is closed is decoded once only.
+            # The start of the get was not moved, but cached tiles are not decoded again.
             rows = [row for part in answers[: -self.needless] for row in part]
         if self.is_now:
             last = answers[0]
@@ -141,7 +155,7 @@ class StreamRead:
         return True
 
     def keep(self, row: BatchRow | None) -> None:
-        """Merge and cache what is closed of the tiles."""
+        """Merge the closed tiles with the cached part, and cache the result."""
         if not self.is_now:
             return
         group, view, before = self.group, self.view, self.closed
@@ -174,7 +188,7 @@ class StreamRead:
         cache = self.group.tile_cache
         if cache is None:
             return
-        # Where a short way was tried, its look was counted.
+        # If a short read was tried, its look-up was counted.
         found = cache.peek(self.key) if self.is_looked_up else cache.get(self.key)
         if found is None:
             return
@@ -182,12 +196,12 @@ class StreamRead:
         if not found.holds(self.served):
             self._drop()
         elif found.view.from_ms > self.first_ms or found.end_ms - tile_ms >= self.first_ms:
-            # A query about the past sees less than is closed by now; it is answered from the store.
+            # A query about the past covers less than the closed part, so it is answered from the store.
             self.is_now = False
         elif found.end_ms >= self.view.read_start_ms:
             same_view = found.view.holds(self.first_ms) and found.view.holds(self.query_ms)
             if found.pieces is None and not same_view:
-                # The key is asked for again after its windows moved: now pieces pay.
+                # The key is requested again after its windows moved: pieces pay from here on.
                 self.with_pieces = True
                 return
             self.with_pieces = found.pieces is not None
@@ -205,7 +219,7 @@ class StreamRead:
         self.after_ms = self.read_start_ms = self.view.read_start_ms
 
     def _check(self, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> None:
-        """Refuse tiles that lie where they do not belong."""
+        """Raise `CorruptionError` if a tile is stored at a time that is not its own."""
         if not are_placed(self.landed.plan, rows, tiles):
             raise CorruptionError(
                 f"GroupBy {self.group.name!r}: the tiles of key {self.key!r} at the times "

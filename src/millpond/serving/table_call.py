@@ -53,7 +53,7 @@ class TableCall:
         self._rows: list[Row] = list(zip(*by_part, strict=True))
 
     def rounds(self) -> Rounds:
-        """Read what is wanted."""
+        """Read all wanted keys, as rounds of gets."""
         return rounds(self.wanted.values(), self._shared.infos, self._now_ms, self._tally)
 
     def answer(self) -> AnswerColumns:

@@ -1,6 +1,6 @@
-"""Which tiles are read of a key, and whether what came back lies where it belongs.
+"""Chooses which tiles of a key to read, and checks that the returned tiles are stored where they belong.
 
-Place on the data path: used by every read of tiles, the short ones and the long one.
+Place on the data path: used by every read of tiles, short or full.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ R = TypeVar("R")
 
 
 class LatestRanges(Generic[R]):
-    """Remembers what is read for the latest queries: it stays for all that end in one tile.
+    """Remembers the ranges to read for the latest query; they are the same for all queries that end in one tile.
 
     Args:
         tile_ms: the size of the smallest tiles.
-        make: gives what is read, for a view, the end of the last tile that is read, and the closing time.
+        make: returns the ranges for a view, the end of the last tile to read, and the closing time.
 
     >>> ranges = LatestRanges(300, lambda view, last_ms, closed_ms: [(0, last_ms)])
     >>> ranges.of(None, 450, 300) is ranges.of(None, 600, 300), ranges.of(None, 601, 300)
@@ -36,7 +36,7 @@ class LatestRanges(Generic[R]):
         self._known: tuple[View, int, int, R] | None = None
 
     def of(self, view: View, query_ms: int, closed_ms: int) -> R:
-        """Give what is read for a query, by the closing time."""
+        """Return the ranges to read for a query, given the closing time."""
         last_ms = -(-query_ms // self._tile_ms) * self._tile_ms
         known = self._known
         if known is None or known[0] is not view or known[1] != last_ms or known[2] != closed_ms:
@@ -45,7 +45,7 @@ class LatestRanges(Generic[R]):
 
 
 def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Tile]) -> bool:
-    """Tell whether each tile lies at the time of its own start and layer."""
+    """Return whether each tile is stored at the time that its start and layer demand."""
     layers = plan.layers
     smallest = layers[0]
     for row, tile in zip(rows, tiles, strict=True):
@@ -58,13 +58,13 @@ def are_placed(plan: GroupByPlan, rows: Sequence[TimedValue], tiles: Sequence[Ti
 
 
 def cacheable_spans(form: ClosedForm, view: View, start_ms: int, end_ms: int, closed_ms: int) -> list[Span]:
-    """Give the tiles to read where closed ones are kept: no larger than the pieces that short windows need.
+    """Return the spans of tiles to read if pieces are cached: no tile is larger than the pieces of short windows.
 
     Args:
-        form: which pieces there are.
+        form: which kinds of pieces there are.
         view: where the short windows start.
         start_ms: where the reading starts.
-        end_ms: the query.
+        end_ms: the query time.
         closed_ms: the closing time.
     """
     layers = form.layout.plan.layers
@@ -96,16 +96,16 @@ def ranges_behind(
     with_pieces: bool,
     cuts_ms: Iterable[int],
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Give where the tail of the smallest tiles begins that is read to its end, and the ranges before it.
+    """Return where the open-ended read of the smallest tiles begins, and the ranges to read before it.
 
     Args:
-        form: which pieces there are.
+        form: which kinds of pieces there are.
         view: where the windows start.
         after_ms: where the reading starts.
         query_ms: the latest query.
         closed_ms: the closing time, no later than the earliest query.
         with_pieces: whether the tiles must be small enough for pieces.
-        cuts_ms: where windows start; without pieces no tile reaches across one.
+        cuts_ms: where windows start; without pieces, no tile may contain one of these times in its interior.
     """
     if with_pieces:
         wanted = cacheable_spans(form, view, after_ms, query_ms, closed_ms)

@@ -1,23 +1,24 @@
-"""How often W-TinyLFU would have hit at several sizes: caches so small that many of them cost little.
+"""Estimates the hit rate of W-TinyLFU at several sizes, with miniature caches that simulate it.
 
-W-TinyLFU has no reuse distance that tells its hits, so it is simulated (`miniature`).
+Place on the data path: part of the recording of a cache (`recording`). The hits of W-TinyLFU do not follow from reuse
+distances, so the policy is simulated on a sample of the keys (`millpond.cache.miniature`).
 
-The sizes are doublings around the cache's present size, and the largest has `_MOST_ENTRIES` entries. So the share of
-keys that is sampled follows from the present size, and the memory is bounded. It is never more than the share that the
-reuse distances are sampled from, since a key without a distance cannot be compared. When that falls, smaller miniatures
-take over.
+The simulated sizes are doublings around the cache's present size. The largest miniature has `_MOST_ENTRIES` entries.
+So the present size determines the share of keys that is sampled, and the memory is bounded. The share is never larger
+than that of the reuse distances, because a key without a distance cannot be compared with LRU. When that share falls,
+smaller miniatures replace the present ones.
 
-With so few keys, luck has a large part in the hit rate. It has the same part in the hit rate of LRU on the same sample.
-So a miniature tells how much *more* it hit than LRU of its size did on the same requests, and that difference is added
-to the curve of LRU, which is exact in expectation. Between the sizes it is interpolated, below them it stays. Above
-them the recording lets it end, with room for every key.
+With so few keys, the hit rate depends strongly on which keys are sampled. The hit rate of LRU on the same sample has
+the same error. So a miniature measures how many *more* hits it has than LRU of its size on the same requests. This
+difference is added to the curve of LRU, which is exact in expectation. Between the sizes it is interpolated, and below
+them it is constant. Above them, `recording` scales it down to zero at room for every key.
 
-Which keys are in the sample stays luck, however many requests are counted, and a miniature costs some microseconds a
-request. So after every `_COUNTED_USES` the miniatures *rest* for `_REST` times as many requests. Then they have other
-contents than a cache that was in use, so the next uses, `_WARMING` for each of their entries, are not counted.
+More requests do not correct a sample of the wrong keys, and a miniature costs some microseconds a request. So after
+every `_COUNTED_USES` uses the miniatures *rest* for `_REST` times as many requests. After a rest their contents differ
+from those of a cache in use. So the next `_WARMING` uses per entry are not counted.
 
-The miniatures keep the window that the policy begins with. The cache itself finds the best window for its load, and
-with a large one it is LRU. So where a miniature hits less than LRU, the difference is taken for none.
+The miniatures keep the initial window size of the policy. The real cache adapts its window to its load, and with a
+large window it is LRU. So a negative difference is counted as zero.
 """
 
 from collections.abc import Sequence
@@ -34,20 +35,20 @@ _COUNTED_USES = 1 << 13
 _REST = 3
 _WARMING = 10
 FACTORS: Final = (0.25, 0.5, 1.0, 2.0)
-"""The sizes that are simulated, over the present one."""
+"""The simulated sizes, as factors of the present size."""
 
 
 class Miniatures:
-    """W-TinyLFU at several sizes around the present one, against LRU on the same requests.
+    """Simulates W-TinyLFU at several sizes around the present one, compared with LRU on the same requests.
 
     Args:
-        entries: the present size.
-        began: how many requests there were before.
+        entries: the present size in entries.
+        began: the number of requests before.
         most_share: the share of the keys whose reuse distances are known.
 
     Attributes:
-        limit: the hashes below this are sampled; none while the miniatures rest.
-        entries: the present size that the others are around.
+        limit: hashes below this are sampled; none while the miniatures rest.
+        entries: the present size, around which the simulated sizes lie.
 
     >>> Miniatures(102_400).sizes()
     [25600.0, 51200.0, 102400.0, 204800.0]
@@ -70,7 +71,7 @@ class Miniatures:
     def __init__(self, entries: int, *, began: float = 0.0, most_share: float = 1.0) -> None:
         self.entries = max(1, entries)
         self._gains = [0.0] * len(FACTORS)
-        # Requests of former spans that were counted, and since when this one is. LRU begins empty, too: no warming.
+        # Requests counted in former spans, and where the present span began. LRU begins empty too, so no warming.
         self._counted = 0.0
         self._began = self._rests_until = began
         self._counts = True
@@ -85,12 +86,12 @@ class Miniatures:
         self._sizes = [size / share for size in small]
 
     def use(self, spread: int, distance: float, requests: float) -> None:
-        """Ask every miniature for a sampled key.
+        """Request a sampled key from every miniature.
 
         Args:
             spread: the key's hash.
-            distance: its reuse distance, which says what LRU has.
-            requests: how many there were so far.
+            distance: its reuse distance, which decides whether LRU hits.
+            requests: the number of requests so far.
         """
         if self._counts:
             gains, weight = self._gains, 1 / self._share
@@ -102,7 +103,7 @@ class Miniatures:
         self._used(1, requests)
 
     def use_together(self, spreads: Sequence[int], distances: Sequence[float], requests: float) -> None:
-        """Ask every miniature for sampled keys that are looked up before any of them is put; see `use`."""
+        """Request several sampled keys, which are all looked up before any of them is put; see `use`."""
         weight = 1 / self._share if self._counts else 0.0
         for place, cache in enumerate(self._caches):
             size = self._sizes[place]
@@ -119,7 +120,7 @@ class Miniatures:
                 self._count_from(requests)
 
     def attend(self, requests: float, most_share: float) -> None:
-        """End a rest that was long enough, and sample less where fewer keys have a distance; asked now and then."""
+        """End a rest that was long enough. Sample fewer keys if fewer have a distance. Called from time to time."""
         if most_share < self._share:
             self._end_span(requests)
             self._make(most_share)
@@ -148,15 +149,15 @@ class Miniatures:
         self._counts = False
 
     def sizes(self) -> list[float]:
-        """The sizes in entries that are simulated."""
+        """Return the simulated sizes in entries."""
         return list(self._sizes)
 
     def gains(self, sizes: npt.ArrayLike, *, requests: float) -> npt.NDArray[np.float64]:
-        """How much higher than LRU's the hit rate is at some sizes.
+        """Return how much higher the hit rate is than that of LRU, at some sizes.
 
         Args:
             sizes: in entries.
-            requests: how many there were in all.
+            requests: the number of all requests.
         """
         counted = self._counted + (requests - self._began if self._counts else 0.0)
         if counted <= 0:
@@ -166,7 +167,7 @@ class Miniatures:
         return np.asarray(np.interp(at, np.log(self._sizes), gains)) / counted
 
     def age(self) -> None:
-        """Let what was counted so far count half."""
+        """Halve all counts so far."""
         self._counted /= 2
         self._began /= 2
         self._rests_until /= 2

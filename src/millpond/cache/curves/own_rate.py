@@ -1,7 +1,8 @@
-"""The hit rate that a recorded cache has at its present size, by its own counts.
+"""Measures the hit rate of a recorded cache at its present size, by the cache's own counts.
 
-A simulation of W-TinyLFU does not know what keeps keys out of a cache or lets them go: a doorkeeper before it, a lease
-of time, a batch that landed. The cache's own counts do, at one size. So they say how far off the simulation is there.
+Place on the data path: part of the recording of a cache (`recording`). A simulation of W-TinyLFU misses what else
+keeps keys out of a cache or removes them: a doorkeeper before it, a time to live, a batch that landed. The cache's own
+counts include these. So they give the error of the simulation at the present size.
 """
 
 from typing import Protocol
@@ -12,7 +13,7 @@ _LEAST_REQUESTS = 1_000
 
 
 class Counted(Protocol):
-    """The counts of a cache that the recording needs, see `CacheStats`."""
+    """The counts of a cache that a recording needs, see `CacheStats`."""
 
     # ruff: noqa: D102 - `CacheStats` and `Cache` say what these mean
     @property
@@ -26,7 +27,7 @@ class Counted(Protocol):
 
 
 class Sized(Protocol):
-    """A cache, as far as this knows it."""
+    """A cache with its bounds and counts: all that `OwnRate` needs."""
 
     @property
     def bounds(self) -> Bounds: ...
@@ -34,7 +35,7 @@ class Sized(Protocol):
 
 
 class OwnRate:
-    """Hits per request since the cache has its size.
+    """The hits per request since the cache has its present size.
 
     >>> from millpond.cache import new_cache
     >>> planes = new_cache("planes", max_entries=10)
@@ -57,7 +58,7 @@ class OwnRate:
         self._hits, self._requests = float(stats.hits), float(stats.hits + stats.misses)
 
     def now(self, cache: Sized) -> float | None:
-        """The hit rate; None where there were too few requests since the cache was made or resized."""
+        """Return the hit rate; None if there were too few requests since the recording began or the last resize."""
         if cache.bounds != self._bounds:
             self._begin(cache)
         stats = cache.stats()
@@ -65,7 +66,7 @@ class OwnRate:
         return (stats.hits - self._hits) / requests if requests >= _LEAST_REQUESTS else None
 
     def age(self, cache: Sized) -> None:
-        """Let the older half of the requests count no longer."""
+        """Drop half of the requests and hits so far from the counts."""
         stats = cache.stats()
         self._hits += (stats.hits - self._hits) / 2
         self._requests += (stats.hits + stats.misses - self._requests) / 2

@@ -1,14 +1,14 @@
-"""What is recorded of one cache, to draw its hit-rate curves.
+"""Records the requests of one cache and computes its hit-rate curves.
 
-Place on the data path: beside a cache, which tells it every key that is asked for. Most keys cost it a hash and a
-comparison; those of the sample are counted (`reuse_distances`, `miniatures`). Where few keys are sampled,
-`_USED_TOGETHER` of them are counted in one go: one now and then would find nothing of this code and data in the
-processor's caches, and take three times as long. The structures stay within `MOST_BYTES`, whatever the cache holds.
+Place on the data path: beside a cache, which reports every requested key. Most keys cost a hash and a comparison. Only
+keys in the sample are counted (`reuse_distances`, `miniatures`). If few keys are sampled, `_USED_TOGETHER` of them are
+counted together. Counted one by one, this code and data would not be in the processor's caches, and a key would take
+three times as long. The structures stay within `MOST_BYTES`, whatever the cache holds.
 
-Weights are read when keys are written: at every write at first, and once `_WRITES_TOLD_AT_FIRST` were seen at one in
-`_WRITES_PER_TOLD`. Most keys of the sample are known by then, and weights change slowly.
+The bytes of entries are read when keys are written: at first at every write, and after `_WRITES_TOLD_AT_FIRST` writes
+at one in `_WRITES_PER_TOLD`. By then most keys of the sample are known, and sizes change slowly.
 
-The invariant: nothing here changes what the cache answers.
+Invariant: a recording never changes what the cache returns.
 """
 
 import weakref
@@ -28,7 +28,7 @@ from millpond.cache.curves.reuse_distances import BUCKETS, ReuseDistances
 from millpond.cache.miniature import EVERY_HASH
 
 MOST_BYTES: Final = 300_000
-"""What a recording takes at most, with all its structures."""
+"""The most memory that a recording takes, with all its structures."""
 
 _POINTS = 96
 _GREATEST_HASH = EVERY_HASH - 1
@@ -42,7 +42,7 @@ _numbers = count()
 
 
 class Recorded(Protocol):
-    """A cache, as far as a recording knows it: every `Cache`, and the LRU cache of state."""
+    """A cache that can be recorded: every `Cache`, and the LRU cache of state."""
 
     # ruff: noqa: D102 - `Cache` says what these mean
     name: str
@@ -59,16 +59,16 @@ class Recording:
     """The recording of one cache; it does not keep the cache alive.
 
     Args:
-        cache: the cache that tells of its keys.
-        policies: whose curves are wanted. LRU is always drawn.
-        fed_apart: whether others decide which keys are put, whatever this cache has room for. Then a request counts as
-            one that could hit only once its key was put, and W-TinyLFU is not simulated.
+        cache: the cache that reports its keys.
+        policies: the policies whose curves are wanted. LRU always has a curve.
+        fed_apart: whether another component decides which keys are put, whatever room this cache has. A request can
+            then hit only after its key was put, and W-TinyLFU is not simulated.
 
     Attributes:
-        limit: the hashes below this are wanted: those of the sample, or all during a burst.
-        name: the cache's.
-        number: grows from recording to recording.
-        requests: how many there were since the recording began, see `Watcher`.
+        limit: hashes below this are wanted: those of the sample, or all during a burst.
+        name: the cache's name.
+        number: a number that grows from recording to recording.
+        requests: the number of requests since the recording began, see `Watcher`. `age` halves it.
     """
 
     __slots__ = (
@@ -109,22 +109,22 @@ class Recording:
 
     @property
     def cache(self) -> Recorded | None:
-        """The cache, as long as there is one."""
+        """The cache; None if it is gone."""
         return self._cache()
 
     def asked(self, key: Hashable) -> None:
-        """A key is asked for."""
+        """Record the request of a key."""
         self.requests += 1
         spread = hash((key,))
         if spread < self.limit:
             self.use(spread)
 
     def asked_many(self, keys: Sequence[Hashable]) -> None:
-        """Some keys are asked for at once: all are looked up before those that are missing are put."""
+        """Record a request for several keys at once: all are looked up before the missing ones are put."""
         self.asked_cells(zip(keys), len(keys))
 
     def asked_cells(self, cells: Iterable[tuple[Hashable, ...]], count: int) -> None:
-        """As `asked_many`, of so many keys that are tuples of one form."""
+        """Like `asked_many`, for `count` keys, each given as the tuple that is hashed."""
         self._use_waiting()
         self.requests += count
         if self._fed_apart:
@@ -135,11 +135,11 @@ class Recording:
         spreads: Iterable[int] = map(hash, cells)
         if self._near.begin_if_due(self.requests):
             spreads = self._seen_near(list(spreads))
-        # In C from key to key: a comparison in Python would cost more than the hash.
+        # This loops in C: a comparison in Python would cost more than the hash.
         self._use_together(list(filter(self._distances.limit.__gt__, spreads)))
 
     def asked_hashes(self, spreads: npt.NDArray[np.int64]) -> None:
-        """As `asked_many`, of hashes of 64 bits in which all bits are mixed. These keys are never `wrote`."""
+        """Like `asked_many`, for keys given by well-mixed 64-bit hashes. `wrote` is never called for these keys."""
         self._use_waiting()
         self.requests += len(spreads)
         if self._near.begin_if_due(self.requests):
@@ -147,7 +147,7 @@ class Recording:
         self._use_together(spreads[spreads < min(self._distances.limit, _GREATEST_HASH)].tolist())
 
     def wrote(self, key: Hashable, value: Any, weigh: Callable[[Any, Any], int]) -> int:
-        """A key was put; `weigh` gives the bytes of a key and its value. Returns at which write to call again."""
+        """Record a put; `weigh` returns the bytes of key and value. Return after how many writes to call again."""
         spread = hash((key,))
         if spread < self._distances.limit:
             self._use_waiting()
@@ -158,7 +158,7 @@ class Recording:
         return 1 if self._fed_apart or self._told < _WRITES_TOLD_AT_FIRST else _WRITES_PER_TOLD
 
     def use(self, spread: int) -> None:
-        """A key with a hash below `limit` is asked for; who calls this has added it to `requests`."""
+        """Record the request of a key whose hash is below `limit`. The caller has added it to `requests`."""
         self._waiting.append(spread)
         if len(self._waiting) == _USED_TOGETHER or self.limit == EVERY_HASH:
             self._use_waiting()
@@ -170,7 +170,7 @@ class Recording:
         self._requests_used = self.requests
 
     def _use(self, spread: int) -> None:
-        """A key of the sample, or any key during a burst."""
+        """Count a key of the sample, or any key during a burst."""
         distances, miniatures, near = self._distances, self._miniatures, self._near
         if self._fed_apart:
             distances.use_if_put(spread)
@@ -193,7 +193,7 @@ class Recording:
             self.limit = EVERY_HASH
 
     def _seen_near(self, spreads: list[int]) -> list[int]:
-        """Show keys to the burst, until it ends; the same keys."""
+        """Count keys in the burst until it ends. Return the same keys."""
         near = self._near
         for spread in spreads:
             near.use(spread, self.requests)
@@ -202,7 +202,7 @@ class Recording:
         return spreads
 
     def _use_together(self, spreads: list[int]) -> None:
-        """Some keys of the sample."""
+        """Count several keys of the sample, requested at once."""
         self._requests_used = self.requests
         if not spreads:
             return
@@ -219,7 +219,7 @@ class Recording:
             self.fit_miniatures()
 
     def fit_miniatures(self) -> None:
-        """Simulate W-TinyLFU around the cache's present size, if that is far from the former, and now and then."""
+        """Start new miniatures if the cache's size changed by `_RESIZED` or more; else attend to the present ones."""
         cache = self._cache()
         if cache is None or not self._simulates:
             return
@@ -231,7 +231,11 @@ class Recording:
             before.attend(self.requests, share)
 
     def present_entries(self, cache: Recorded) -> int:
-        """The size of the cache in entries: what it holds, if it has no bound; 0 in bytes, if no entry was weighed."""
+        """Return the size of the cache in entries.
+
+        Without a bound, this is the number of entries it holds. With a bound in bytes it is an estimate; 0 if no entry
+        was weighed.
+        """
         bounds = cache.bounds
         if bounds.max_bytes is None:
             return cache.stats().entries if bounds.max_entries is None else bounds.max_entries
@@ -242,7 +246,7 @@ class Recording:
         return in_bytes if bounds.max_entries is None else min(in_bytes, bounds.max_entries)
 
     def curve(self, policy: Policy) -> HitRateCurve | None:
-        """The curve of a policy; None if it is not recorded, or nothing was asked for yet."""
+        """Return the curve of a policy; None if it is not recorded, the cache is gone, or there was no request."""
         cache, distances, miniatures = self._cache(), self._distances, self._miniatures
         requests = self._requests_used
         is_drawn = policy == "lru" or miniatures is not None or self._own_rate is not None
@@ -261,10 +265,11 @@ class Recording:
     def _with_gains(
         self, cache: Recorded, sizes: npt.NDArray[np.float64], lru: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """The hit rates of W-TinyLFU, from those of LRU.
+        """Return the hit rates of W-TinyLFU, computed from those of LRU.
 
-        Beyond the sizes that are known, what is gained is as large a part of what LRU could still hit: with room for
-        every key all policies are one.
+        A gain is known up to the largest simulated size, and the error against the cache's own rate up to the present
+        size. Beyond these sizes both are scaled by the share of hits that LRU can still win there. So they end at zero
+        with room for every key, where all policies are equal.
         """
         could = lru[-1] - lru
 
@@ -282,7 +287,7 @@ class Recording:
         return rising
 
     def age(self) -> None:
-        """Let what was recorded so far count half."""
+        """Halve all counts so far."""
         self.requests /= 2
         self._requests_used /= 2
         self._distances.age()

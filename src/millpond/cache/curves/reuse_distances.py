@@ -1,31 +1,32 @@
-"""How often an LRU cache of any size would have hit, from a sample of the keys.
+"""Estimates the hit rate of an LRU cache at every size, from a sample of the keys.
 
-An LRU cache of `n` entries has a key exactly if fewer than `n` other keys were asked for since its last use. That
-number is the key's *reuse distance*. Its distribution is the hit rate of LRU at every size at once [1].
+An LRU cache of `n` entries contains a key exactly if fewer than `n` other keys were requested since the key's last use.
+That number is the key's *reuse distance*. The distribution of all distances gives the hit rate of LRU at every size at
+once [1].
 
-To know all distances, all keys must be remembered. SHARDS [2] remembers those keys whose hash is below a limit. A
-sample of the keys, and not of the requests, keeps every request of the keys that it has, so the distances in the sample
-are true ones, scaled down by the share of keys that is sampled. Divided by that share they are distances again. All
-keys are sampled at first, since of few keys a sample tells little. When there are more than `_MOST_KEYS` keys, the
-limit is lowered, so the memory is bounded whatever comes. After every `_USES_PER_SHARE` requests it is halved, down to
-`_LEAST_SHARE` of the keys: by then much is counted, and stays counted.
+To know all distances, all keys must be remembered. SHARDS [2] remembers only the keys whose hash is below a limit. This
+samples keys and not requests, so the sample contains every request of its keys. A distance within the sample is the
+true distance times the sampled share of the keys, and is divided by that share. At first all keys are sampled, because
+a sample of few keys says little. When there are more than `_MOST_KEYS` keys, the limit is lowered, so the memory is
+bounded. After every `_USES_PER_SHARE` requests the share is halved, down to `_LEAST_SHARE` of the keys. By then many
+requests are counted, and their counts stay.
 
-Which keys are in the sample is luck. A hot key in it brings too many requests, one that is not brings too few.
-SHARDS-adj sets that right: how many requests there were is known, and what the sample has too few or too many, its
-*surplus*, is counted where hot keys are. SHARDS-adj takes that to be distance 0. Here it is the distances that the
-sample has too few or too many of, compared with those that bursts of all keys have (`near_distances`).
+A random sample may contain too many or too few of the hot keys, and so too many or too few requests. SHARDS-adj
+corrects this. The true number of requests is known. The difference to the sample's, the *surplus*, is added where hot
+keys are counted. SHARDS-adj adds it at distance 0. Here it is added at the short distances where the sample differs
+from the bursts over all keys (`near_distances`).
 
-Structure: arrays of numbers, no object per key. `_hashes` is in order, so a key is found by bisection, and the keys to
-drop when the limit falls are the last ones. `_uses` has the time of the last use of each of them. `_recency` has the
-same times in order: how many of them are later than a key's own is its distance. An insertion moves the rest of an
-array, some kilobytes, which costs less than a tree in Python.
+Structure: arrays of numbers, no object per key. `_hashes` is sorted, so a key is found by bisection, and the keys to
+drop when the limit falls are the last ones. `_uses` has the time of each key's last use. `_recency` has the same times,
+sorted. The number of times later than a key's own is its distance. An insertion moves the rest of an array, some
+kilobytes, which costs less than a tree in Python.
 
-Distances are counted in a histogram with `PER_OCTAVE` buckets to each doubling. A request counts with the reciprocal
-of the share that was sampled then. The invariant: `_hashes`, `_uses` and `_weights` have one element for each sampled
-key, `_recency` the elements of `_uses` in order, and all hashes are below the limit.
+Distances are counted in a histogram with `PER_OCTAVE` buckets per doubling. A request counts with the reciprocal of the
+share that was sampled at that time. Invariant: `_hashes`, `_uses` and `_weights` have one element per sampled key,
+`_recency` has the elements of `_uses` sorted, and all hashes are below the limit.
 
-For a cache that is bounded in bytes, the *profile* tells how many bytes the `n` keys used last take: an LRU cache holds
-as many of them as have room. It is a mean over time.
+For a cache bounded in bytes, the *profile* gives the bytes of the `n` most recently used keys, for each `n`: an LRU
+cache holds as many of these keys as fit. The profile is a mean over time.
 
 1. Mattson, Gecsei, Slutz, Traiger: "Evaluation techniques for storage hierarchies" (1970).
 2. Waldspurger, Park, Garthwaite, Ahmad: "Efficient MRC construction with SHARDS" (FAST 2015).
@@ -49,30 +50,30 @@ _LEAST_SHARE = 1 / 16
 _USES_PER_SHARE = 1 << 16
 _LATEST = (1 << 32) - 1
 PER_OCTAVE: Final = 32
-"""Into how many buckets the distances from one power of two to the next are counted."""
+"""The number of buckets from one power of two to the next."""
 
 BUCKETS: Final = 40 * PER_OCTAVE
 _COMPARED_TOGETHER = 8
 _LARGE_BATCH = 64
-"""From how many keys on a batch is counted in columns, which costs some dozen microseconds to begin with."""
+"""The least number of keys in a batch that is counted with numpy, which has a fixed cost of some dozen microseconds."""
 
 _DEPTHS = np.exp2(np.arange(40 * 4 + 1) / 4)
-"""At which numbers of entries the profile is kept."""
+"""The numbers of entries at which the profile is kept."""
 
 _USES_PER_PROFILE = 2 * _MOST_KEYS
 _MOST_PROFILES = 16
 
 
 class ReuseDistances:
-    """The reuse distances of the keys that are asked for, as counts.
+    """The counts of the reuse distances of requested keys.
 
     Args:
-        share: of the keys, to begin with; above 0, at most 1.
+        share: the initial share of the keys to sample; above 0, at most 1.
 
     Attributes:
-        limit: the hashes below this are sampled.
-        now: how many requests of sampled keys there were, if not too many.
-        share: how much of all hashes that is.
+        limit: hashes below this are sampled.
+        now: the time: counts the uses of sampled keys. It restarts lower before 32 bits overflow.
+        share: the share of all hashes that are below the limit.
 
     >>> distances = ReuseDistances()
     >>> for _ in range(20):
@@ -114,7 +115,7 @@ class ReuseDistances:
         self._profiles = 0
 
     def use(self, spread: int) -> float:
-        """Count a request of a sampled key, given by its hash; its distance, infinite for one that is new."""
+        """Count a request of a sampled key, given by its hash. Return its distance, infinite for a new key."""
         if self.now == _LATEST:
             self._renumber()
         self._left -= 1
@@ -137,7 +138,7 @@ class ReuseDistances:
                 self._lower_the_limit(hashes[_KEPT_KEYS])
             return float("inf")
         used = bisect_left(recency, uses[place])
-        # The middle of what as many sampled keys stand for.
+        # The middle of the range of true distances that this many sampled keys stand for.
         distance = (len(recency) - used - 0.5) / self.share
         del recency[used]
         recency.append(now)
@@ -146,7 +147,7 @@ class ReuseDistances:
         return distance
 
     def use_if_put(self, spread: int) -> None:
-        """As `use`, of a key that counts only once it was `put`: before, no size would hit."""
+        """Like `use`, for a key that is in the cache only after `put`. Before, it counts as a miss at every size."""
         place = bisect_left(self._hashes, spread)
         if place < len(self._hashes) and self._hashes[place] == spread:
             self.use(spread)
@@ -157,7 +158,7 @@ class ReuseDistances:
                 self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
 
     def put(self, spread: int) -> None:
-        """A sampled key is put: it is there from now on."""
+        """Record that a sampled key was put. From then on, `use_if_put` counts its distances."""
         place = bisect_left(self._hashes, spread)
         if place == len(self._hashes) or self._hashes[place] != spread:
             cold = self._cold
@@ -165,10 +166,10 @@ class ReuseDistances:
             self._cold = cold
 
     def use_together(self, spreads: Sequence[int]) -> list[float]:
-        """Count requests of sampled keys of which all are looked up before any of them is put; their distances.
+        """Count requests of sampled keys that are all looked up before any of them is put. Return their distances.
 
-        So the distance of a key counts no other key of the batch. What a cache lacks is put after what it has was used;
-        for caches of all sizes at once that is about the order of the distances, the shortest first.
+        So a key's distance does not count the other keys of the batch. A cache puts the missing keys after it used the
+        present ones. For caches of all sizes at once, this is about the order of the distances, shortest first.
         """
         if self.now > _LATEST - len(spreads):
             self._renumber()
@@ -222,7 +223,7 @@ class ReuseDistances:
         return [found[spread] for spread in spreads]
 
     def _use_in_columns(self, spreads: Sequence[int]) -> list[float]:
-        """As `_use_each`, with no step per key."""
+        """Do the same as `_use_each`, with numpy."""
         hashes, uses, recency = np.array(self._hashes), np.array(self._uses), np.array(self._recency)
         distinct, first, request = np.unique(np.array(spreads), return_index=True, return_inverse=True)
         places = np.searchsorted(hashes, distinct)
@@ -252,25 +253,25 @@ class ReuseDistances:
         return told
 
     def weigh(self, spread: int, weight: int) -> None:
-        """Note the bytes of a sampled key's entry."""
+        """Record the bytes of a sampled key's entry."""
         place = bisect_left(self._hashes, spread)
         if place < len(self._hashes) and self._hashes[place] == spread:
             self._weights[place] = min(weight, _LATEST)
 
     def weight(self, spread: int) -> int:
-        """The bytes of a sampled key's entry; 0 where they are not known."""
+        """Return the bytes of a sampled key's entry; 0 if not known."""
         place = bisect_left(self._hashes, spread)
         found = place < len(self._hashes) and self._hashes[place] == spread
         return self._weights[place] if found else 0
 
     def mean_weight(self) -> float:
-        """The mean bytes of an entry; 0.0 where none is known."""
+        """Return the mean bytes of an entry; 0.0 if none is known."""
         weights = _numbers(self._weights)
         known = weights[weights > 0]
         return float(known.mean()) if len(known) else 0.0
 
     def keys(self) -> float:
-        """About how many keys there are."""
+        """Return the estimated number of keys."""
         return len(self._hashes) / self.share
 
     def hit_rates(
@@ -280,13 +281,13 @@ class ReuseDistances:
         requests: float,
         near: npt.NDArray[np.float64] | None = None,
     ) -> npt.NDArray[np.float64]:
-        """The hit rate of LRU at each of some sizes in entries.
+        """Return the hit rate of LRU at some sizes.
 
         Args:
             sizes: in entries, 0 or more.
-            requests: how many there were since the counts began.
-            near: how many requests there are of each short distance, by bucket, for all keys and as many requests; None
-                counts the surplus at distance 0.
+            requests: the number of requests since the counts began.
+            near: the number of requests at each short distance, by bucket, counted over all keys and scaled to
+                `requests`; None adds the surplus at distance 0.
         """
         counts = np.array(self._counts[:])
         if requests <= 0:
@@ -299,13 +300,13 @@ class ReuseDistances:
         return np.asarray(np.interp(sizes, edges, hits)) / requests
 
     def bytes_of(self, entries: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The bytes that so many entries take, those used last."""
+        """Return the bytes that this many of the most recently used entries take."""
         if not self._profiles:
             self._take_profile()
         return np.interp(entries, _DEPTHS, self._profile)
 
     def age(self) -> None:
-        """Let what was counted so far count half."""
+        """Halve all counts so far."""
         self._counts = array("d", (count / 2 for count in self._counts))
         self._cold /= 2
 
@@ -332,7 +333,7 @@ class ReuseDistances:
         self._left = _USES_PER_SHARE
 
     def _renumber(self) -> None:
-        """Give the uses the lowest numbers that keep their order."""
+        """Renumber the times of use from 1, in the same order."""
         number = {used: place + 1 for place, used in enumerate(self._recency)}
         self._uses = array("I", (number[used] for used in self._uses))
         self._recency = array("I", range(1, len(number) + 1))
@@ -340,7 +341,7 @@ class ReuseDistances:
 
 
 def _numbers(values: "array[int]") -> npt.NDArray[np.uint32]:
-    """A copy: an array that numpy looks at could not grow meanwhile."""
+    """Return a copy: an array could not grow while numpy holds its buffer."""
     return np.array(values[:])
 
 
@@ -353,7 +354,7 @@ def _at_zero(surplus: float) -> npt.NDArray[np.float64]:
 
 
 def _placed(surplus: float, counts: npt.NDArray[np.float64], near: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The surplus, where the short distances differ from the sample's in its direction."""
+    """Return the surplus by bucket, placed where the counts over all keys differ from the sample's in its direction."""
     groups = (-1, _COMPARED_TOGETHER)
     ours, theirs = counts.reshape(groups), near.reshape(groups)
     lacking = np.where(theirs.sum(1) > 0, theirs.sum(1) - ours.sum(1), 0.0) * np.sign(surplus)

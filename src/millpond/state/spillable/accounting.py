@@ -1,13 +1,13 @@
-"""How much memory each key group takes, and how often it is asked for.
+"""Estimates the memory and the request rate of each key group on the heap.
 
-On the heap both are estimates, made once a version and between batches of records, not per record:
+Place on the data path: beside it. Both are estimated once a version and between batches of records, not per record:
 
-- *Size*: of every n-th cell that a version changed, or a restore loads, the deep size is taken. The mean of a state, or
-  of a state in one key group where there were samples, times the number of keys, is the group's size. Comparing groups
-  is what it is for, so it need not be exact.
-- *Rate*: how often a group was entered, and how often its cells were changed, halved every half-life.
+- *Size*: the deep size of every n-th cell that a version changed or a restore loaded is measured. A group's size is the
+  mean size times its number of keys, for each state. The mean is that of the state in the group if it was sampled
+  there, else that of the state. The sizes serve to compare groups, so they need not be exact.
+- *Rate*: how often the group was entered and its cells changed, with counts that halve every half-life.
 
-On disk the size is exact: the pages that the file has for the group.
+On disk the size is exact: the pages that the file has for the group (`SpillFile.size`).
 
 Source: FLIP-50, KeyGroupSizeAccountingManager (which estimates as Lucene's RamUsageEstimator does).
 """
@@ -23,25 +23,25 @@ from millpond.state.spillable.migration import SpilledState
 from millpond.state.types.key_types import given_form
 
 SAMPLE_EVERY = 61
-"""Of so many cells that a version changes in a group, one is weighed."""
+"""One in this many of the cells that a version changes is weighed."""
 
 SLOT_BYTES = 64
-"""What a dictionary takes per entry, about: between a third and two thirds of its places are in use."""
+"""Approximate bytes that a dictionary takes per entry: between a third and two thirds of its slots are in use."""
 
 HALF_LIFE_MS = 60_000
-"""In which a group that is not asked for any more loses half its rate."""
+"""The time in which the rate of an unused group halves."""
 
 _MOST_SAMPLES = 32
-"""Of one state in one version: weighing costs some microseconds a cell."""
+"""The most samples of one state in one version. Weighing costs some microseconds a cell."""
 
 _MOST_ENTRIES = 8
-"""That are weighed of one key's map."""
+"""The most entries weighed in the map of one key."""
 
 _WEIGHT_OF_NEW = 0.2
 
 
 class Mean:
-    """A mean in which older samples count less and less."""
+    """An exponential moving average: older samples count less and less. 0.0 before the first sample."""
 
     __slots__ = ("value",)
 
@@ -49,12 +49,12 @@ class Mean:
         self.value = 0.0
 
     def add(self, sample: float) -> None:
-        """Take one more sample."""
+        """Add a sample."""
         self.value = sample if not self.value else self.value + _WEIGHT_OF_NEW * (sample - self.value)
 
 
 class StateSizes:
-    """The mean bytes of one state's keys with all that is theirs, over all key groups and in each that was sampled."""
+    """The mean bytes that a key of one state takes with its cells: over all key groups, and in each sampled group."""
 
     def __init__(self, state: SpilledState) -> None:
         self.state = state
@@ -81,7 +81,7 @@ class StateSizes:
                 self._weigh(key_group, table, given_form(key))
 
     def _weigh(self, key_group: int, table: Mapping[Any, Any], key: Any) -> int:
-        """Take a sample; how many that were."""
+        """Weigh a key's cells, if it has any. Return the number of samples: 1 or 0."""
         value = table.get(key, ABSENT)
         if value is ABSENT:
             return 0
@@ -91,7 +91,7 @@ class StateSizes:
         return 1
 
     def bytes_of(self, key_group: int) -> int:
-        """What the group's cells of this state take on the heap; 0 where they are on disk."""
+        """Return the estimated bytes of this state in a key group on the heap; 0 if the group is on disk."""
         table = self.state.heap.tables.live.get(key_group)
         if type(table) is not dict or not table:
             return 0
@@ -101,13 +101,13 @@ class StateSizes:
 
 
 class HeapSizes:
-    """What the key groups take on the heap, with all their states."""
+    """The estimated sizes of the key groups on the heap, over all states."""
 
     def __init__(self) -> None:
         self._of_state: dict[str, StateSizes] = {}
 
     def add(self, name: str, state: SpilledState) -> None:
-        """Count a state too."""
+        """Include a state."""
         self._of_state[name] = StateSizes(state)
 
     def weigh_changes(self) -> None:
@@ -120,53 +120,53 @@ class HeapSizes:
         self._of_state[name].weigh_loaded(cells)
 
     def bytes_of(self, key_group: int) -> int:
-        """What a key group takes on the heap; 0 where it is on disk."""
+        """Return the estimated bytes of a key group on the heap; 0 if it is on disk."""
         return sum(sizes.bytes_of(key_group) for sizes in self._of_state.values())
 
     def bytes_of_all(self, key_groups: range) -> int:
-        """What all of them take."""
+        """Return the estimated bytes of several key groups on the heap."""
         return sum(sum(map(sizes.bytes_of, key_groups)) for sizes in self._of_state.values())
 
     def bytes_of_state(self, name: str, key_group: int) -> int:
-        """What one of them takes there."""
+        """Return the estimated bytes of one state in a key group on the heap."""
         return self._of_state[name].bytes_of(key_group)
 
     def means(self) -> list[float]:
-        """The mean bytes of each state's keys; 0 of one that was not sampled yet."""
+        """Return the mean bytes of each state's keys; 0 for a state that was not sampled."""
         return [sizes.mean.value for sizes in self._of_state.values()]
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all states."""
         self._of_state.clear()
 
 
 class RequestRates:
-    """How busy the key groups are: requests a half-life, about."""
+    """The request rates of the key groups: numbers of requests that halve every half-life."""
 
     def __init__(self, key_groups: range, now_ms: int) -> None:
         self.entered = dict.fromkeys(key_groups, 0)
-        """How often each was entered since the last `decay`. The backend adds to it."""
+        """The requests of each key group since the last `decay`. The backend adds to it."""
         self._rates = dict.fromkeys(key_groups, 0.0)
         self._decayed_ms = now_ms
 
     def add_changes(self, versions: Iterable[Version]) -> None:
-        """Count what a version changed of each state."""
+        """Count the changes of some versions."""
         for version in versions:
             for key_group, changes in version.changes().items():
                 self.entered[key_group] += changes
 
     def decay(self, now_ms: int) -> None:
-        """Let time pass, and take in what was counted."""
+        """Reduce the rates by the time that passed, and add the requests counted since the last call."""
         kept = 0.5 ** ((now_ms - self._decayed_ms) / HALF_LIFE_MS)
         self._decayed_ms = now_ms
         rates, entered = self._rates, self.entered
         for key_group, count in entered.items():
             rates[key_group] = rates[key_group] * kept + count
-        # In place: the backend holds on to it.
+        # In place, because the backend keeps a reference.
         entered.update(dict.fromkeys(entered, 0))
 
     def of(self, key_group: int) -> float:
-        """The decayed number of requests."""
+        """Return the decayed number of requests of a key group."""
         return self._rates[key_group]
 
 

@@ -1,16 +1,17 @@
 """The heap that spills: state as Python objects, whose cold key groups go to disk when memory runs short.
 
-On the data path it stands where the heap backend does, with the same handles, undo maps and snapshots
+Place on the data path: in place of the heap backend, with the same handles, undo maps and snapshots
 (`millpond.state.heap.backend`). The tables of a key group on disk act as the heap's dictionaries (`spilled_tables`).
-Handles are bound to tables when a key group is entered, so a get does not ask where the group is.
+Handles are bound to tables when a key group is entered, so a get does not check where the group is.
 
-The order of timers over all key groups is kept apart from them, and spills by itself (`timer_queue`).
+The order of timers over all key groups is kept separately, and spills by itself (`timer_queue`).
 
 Invariant: all states of a key group are on the heap, or all are on disk. Spill files are caches: a write that fails
 leaves its cells on the heap, and a key group is only lost with the process.
 
-Key groups move between records (`maintenance`). Threads: as every backend it belongs to one thread at a time, from the
-first `enter` of a version to its commit. In between another backend's thread may move its key groups (`ownership`).
+Key groups move between records (`maintenance`). Like every backend, this one belongs to one thread at a time, from the
+first `enter` of a version to its commit. Between versions, another backend's thread may move its key groups
+(`ownership`).
 
 Source: FLIP-50, SpillableHeapKeyedStateBackend.
 """
@@ -53,25 +54,25 @@ from millpond.state.types.key_types import as_row
 from millpond.state.types.rows import Row
 
 _TIMERS_SHARE = 16
-"""This part of the memory limit may be taken by the timers due next."""
+"""The timers held in memory may take the memory limit divided by this."""
 
 _TIMER_BYTES = 512
-"""What one of them takes, about."""
+"""Approximate bytes of one timer in memory."""
 
 _FEWEST_TIMERS = 4_096
-"""That are held in memory, however low the limit is."""
+"""The number of timers that are held in memory however low the limit is."""
 
 
 class SpillableBackend:
     """A `KeyedStateBackend` on the heap that spills.
 
     Args:
-        key_groups: of the shard.
-        folder: for its spill files where the settings name no paths.
+        key_groups: the key groups of the shard.
+        folder: the folder of its spill files, if the settings name no paths.
         settings: marks, ratios and intervals.
-        monitor: watches the memory; the process's own unless given.
+        monitor: checks the memory; by default the monitor of the process.
         clock_ns: monotonic nanoseconds, which divide the time between maintenance and the stream.
-        free_bytes: asks the disk of an open file for its space.
+        free_bytes: returns the free space of the disk of an open file.
 
     Raises:
         OptionError: the memory limit is below what the process uses without state.
@@ -105,7 +106,7 @@ class SpillableBackend:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         free_bytes: Callable[[int], int] | None = None,
     ) -> None:
-        import_lmdb()  # a stream must not learn that it is missing when its memory runs short
+        import_lmdb()  # fail at the start if it is missing, not when memory runs short
         self.key_groups = key_groups
         settings = settings or SpillableSettings()
         monitor = monitor or process_monitor(settings)
@@ -164,41 +165,41 @@ class SpillableBackend:
 
     @property
     def context(self) -> KeyContext:
-        """Whose state the handles speak of."""
+        """The current key, and the time."""
         return self._context
 
     @property
     def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it was given: yes, on the heap."""
+        """Whether it keeps the very objects it is given: yes, on the heap."""
         return True
 
     def report_to(self, recorder: Recorder) -> None:
-        """Have a recorder hear of what is where, and of moves, once a second, and when this is closed."""
+        """Report sizes and moves to a recorder: at most once a second, moves at every commit, and both on `close`."""
         self._metrics.report_to(recorder)
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """The handle of a value state: one, however often it is declared."""
+        """Return the handle of a value state. Later declarations return the same handle."""
         handle = self._heap.declare_value(descriptor)
         self._declared(descriptor)
         return self._values.setdefault(descriptor.name, CountedValue(handle, self._before_run))
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """The handle of a list state."""
+        """Return the handle of a list state."""
         handle = self._heap.list_state(descriptor)
         self._declared(descriptor)
         return handle
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """The handle of a map state."""
+        """Return the handle of a map state."""
         handle = self._heap.map_state(descriptor)
         self._declared(descriptor)
         return handle
 
     def _declared(self, descriptor: StateDescriptor) -> None:
-        """What is declared late needs tables in the key groups that are on disk."""
+        """Register a newly declared state, and create its tables in the key groups that are on disk."""
         if descriptor.name not in self._states:
             with self._owner.at_work():
-                # A move under way knows nothing of this state.
+                # A move in progress does not include this state.
                 self._migrator.put_off()
                 heap = self._heap.states[descriptor.name]
                 state = SpilledState(heap, cell_bytes(descriptor, len(self._states)), LastRead())
@@ -209,7 +210,7 @@ class SpillableBackend:
                     self._heap.rebind(key_group)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        """Key group and key of every key that has this state now, each once."""
+        """Yield key group and key of every key that has this state now, each once."""
         return self._keys(name)
 
     def _keys(self, name: str) -> Iterator[tuple[int, Row]]:
@@ -218,21 +219,21 @@ class SpillableBackend:
             live = state.heap.tables.live
             for key_group in sorted(live):
                 for key in list(live[key_group]):
-                    # Asked anew each time: the group may have moved.
+                    # Looked up each time, because the group may have moved.
                     if key in live[key_group]:
                         yield key_group, as_row(key)
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Every cell of a state in one key group as it is now."""
+        """Return every cell of a state in one key group as it is now."""
         state = self._states.get(name)
-        # Looked up once: between two versions another thread may be moving the group.
+        # Looked up only once, because another thread may move the group between two versions.
         table = None if state is None else state.heap.tables.live.get(key_group)
         if isinstance(table, SpilledTable | SpilledMapTable):
             return table.cells()
         return self._heap.cells(name, key_group)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """The same as bytes, in the order of places; None where the group is on the heap. Only between two versions."""
+        """Return the same as bytes, in the order of places; None if the group is on the heap. Only between versions."""
         state = self._states.get(name)
         if state is None:
             return None
@@ -244,7 +245,7 @@ class SpillableBackend:
         self._heap.write(name, cells)
 
     def raw(self, name: str) -> RawCells:
-        """The cells of a declared state past its handle."""
+        """Return direct access to the cells of a declared state."""
         return CountedCells(self._heap.raw(name), self._entered, self._written)
 
     def _before_run(self, key_group: int, keys: int) -> None:
@@ -256,18 +257,18 @@ class SpillableBackend:
         self._countdown.written(cells)
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
-        """A queue of which memory holds a part, filled from the state's cells. The rest lies beside the spill files."""
+        """Return a queue filled from the state's cells. A part is in memory, the rest beside the spill files."""
         return SpillingTimerQueue(self._timer_folders, self._timers_in_memory, timers_in(self.cells, name, key_groups))
 
     def commit(self) -> Snapshot:
-        """End the version. Nothing is read or copied, but for some samples that are weighed."""
+        """End the version. This reads and copies nothing, but weighs some samples."""
         self._owner.take()
         self._sizes.weigh_changes()
         held = {name: Held(state, state.heap.tables.open) for name, state in self._states.items()}
         snapshot = SpillableSnapshot(self._heap.commit(), held)
         self._statistics.add_changes(each.version for each in held.values())
         self._maintenance.snapshots.add(snapshot)
-        # What a backend at rest holds is asked for by those that work.
+        # Counted before the backend rests, because other backends' maintenance reads its size.
         self._statistics.count()
         self._metrics.tell_moves()
         self._metrics.tell_if_due()
@@ -275,21 +276,21 @@ class SpillableBackend:
         return snapshot
 
     def rollback(self) -> bool:
-        """Write the old values of the open version back; whether there were any."""
+        """Write the old values of the open version back. Return whether there were any."""
         with self._owner.at_work(rests=True):
             return self._heap.rollback()
 
     def undo_commit(self) -> None:
-        """Take the last commit back, and what came after it."""
+        """Revert the last commit, and the changes after it."""
         with self._owner.at_work(rests=True):
             self._heap.undo_commit()
 
     def acknowledge(self) -> None:
-        """The last commit is durable."""
+        """Take note that the last commit is durable."""
         self._heap.acknowledge()
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
-        """Put or delete cells as part of a restore. What does not fit is spilled as it comes."""
+        """Put or delete cells as part of a restore. Key groups that do not fit into memory are spilled at once."""
         with self._owner.at_work(rests=True):
             self._declare_loaded(descriptor)
             self._heap.load(descriptor, cells)
@@ -297,10 +298,10 @@ class SpillableBackend:
             self._maintenance.make_room()
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
-        """Put cells that are bytes as part of a restore, as `raw_cells` of a snapshot gave them.
+        """Put cells as part of a restore, as bytes that `raw_cells` of a snapshot returned.
 
-        They go to disk as they are, where the key group is there or has nothing yet. Where it is on the heap, or no
-        disk takes them, they are decoded. What fits is loaded from there once the first key group is entered.
+        If the key group is on disk or empty, they are written to disk as they are. If it is on the heap, or no disk
+        takes them, they are decoded. What fits into memory is loaded after the first key group is entered.
         """
         pairs = list(pairs)
         with self._owner.at_work(rests=True):
@@ -322,7 +323,7 @@ class SpillableBackend:
             self._maintenance.make_room()
 
     def _declare_loaded(self, descriptor: StateDescriptor) -> None:
-        """Declare a state before its first cells come, so that they find the tables that its key groups have."""
+        """Declare a state before its first cells are loaded, so that its key groups have their tables."""
         self._heap.load(descriptor, Cells(map_keys=[] if descriptor.kind is StateKind.MAP else None))
         self._declared(descriptor)
 
@@ -338,14 +339,14 @@ class SpillableBackend:
                 self._states.clear()
                 self._sizes.clear()
                 self._values.clear()
-                with contextlib.suppress(OSError):  # it was never made, or somebody else's files are in it
+                with contextlib.suppress(OSError):  # it was never created, or contains other files
                     self._folder.rmdir()
 
     def spill_now(self, key_groups: Iterable[int]) -> None:
         """Spill key groups whole, without waiting for the monitor. Those on disk stay there.
 
         Raises:
-            UnavailableError: no disk can take them; what could not be spilled is on the heap.
+            UnavailableError: no disk can take them; the key groups that were not spilled are on the heap.
         """
         with self._owner.at_work():
             for key_group in key_groups:
@@ -358,17 +359,17 @@ class SpillableBackend:
                 self._migrator.load_now(key_group)
 
     def flush_now(self) -> None:
-        """Write whatever has changed of the key groups on disk, without waiting until it is much."""
+        """Write all changed cells of the key groups on disk at once."""
         with self._owner.at_work():
             while self._migrator.flush_step():
                 continue
 
     def stats(self) -> SpillStats:
-        """What is where, and what moving cost."""
+        """Return how much state is on the heap and on disk, and the cost of moves."""
         return self._statistics.stats(self._maintenance.longest_block_ns)
 
     def temperatures(self) -> pa.Table:
-        """Every key group and state: where it is, how large, and how busy. See `statistics.TEMPERATURES`."""
+        """Return every key group and state: where it is, how large, and how busy. See `statistics.TEMPERATURES`."""
         return self._statistics.temperatures()
 
     def _maintain(self) -> int:

@@ -1,4 +1,4 @@
-"""The cells of a state past its handle, for a cache in front: what it reads and writes is counted as elsewhere."""
+"""Direct access to the cells of a state, for a cache in front of the backend, with requests counted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,11 @@ from millpond.state.types.rows import Row
 
 
 class CountedCells:
-    """`RawCells` of a state on the heap, wherever its key groups are.
+    """`RawCells` of a state of a heap that spills, on the heap and on disk.
 
     Args:
-        cells: the heap's own.
-        entered: how often each key group was asked for; reads are added.
+        cells: the heap's `RawCells`, which read tables on disk too.
+        entered: the requests of each key group; reads are added.
         written: called before each write, with the number of cells.
     """
 
@@ -25,16 +25,16 @@ class CountedCells:
         self._of_key = cells.of_key
 
     def place(self, key_group: int, cell: Any, /) -> tuple[int, Any]:
-        """Where a cell lies."""
+        """Return a cell's place."""
         return key_group, cell
 
     def read(self, place: tuple[int, Any]) -> Any:
-        """A cell's value as it is now; None where there is none."""
+        """Return a cell's value as it is now, or None."""
         self._entered[place[0]] += 1
         return self._read(place)
 
     def read_all(self, places: list[tuple[int, Any]]) -> list[Any]:
-        """The same of many cells."""
+        """Return the values of many cells as they are now, or None for each that is absent."""
         for key_group, _ in places:
             self._entered[key_group] += 1
         return self._read_all(places)
@@ -45,5 +45,5 @@ class CountedCells:
         self._put_all(places, values)
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        """Every cell of one key as it is now."""
+        """Return every cell of one key as it is now."""
         return self._of_key(key_group, key)

@@ -1,7 +1,7 @@
-"""A value state's handle whose batch access counts as records, so that maintenance runs within a batch too.
+"""A handle of a value state whose batch access counts its keys as records, so that maintenance runs within a batch.
 
-Batch access of the heap's handle does not call `enter`, which counts down to maintenance. So here a batch goes run by
-run, one key group after the other: key groups may move before a run, and never within one.
+Batch access through the heap's handle does not call `enter`, which counts down to maintenance. So this handle passes on
+a batch run by run, one key group after the other. Invariant: key groups may move before a run, but never within one.
 """
 
 # ruff: noqa: D102 - the protocols in backend/ say what the methods do
@@ -13,10 +13,10 @@ from millpond.state.heap.states import HeapValueState
 
 
 class CountedValue:
-    """A value state on the heap, wherever its key groups are.
+    """A value state of a heap that spills, on the heap and on disk.
 
     Args:
-        state: the heap's own handle; what is asked for one key goes straight to it.
+        state: the heap's handle; access to single keys goes directly to it.
         before_run: called before each run of keys, with its key group and the number of keys.
     """
 

@@ -1,4 +1,4 @@
-"""How long garbage collections stop this process: the mean pause of the worst generation since they were last taken."""
+"""Measures how long garbage collections stop this process, for each generation of the collector."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ _GENERATIONS = 3
 
 
 class GcPauses:
-    """Listens to the collector until it is garbage itself.
+    """Measures the pauses of the collector until it is itself collected.
 
     Args:
         clock_ns: monotonic nanoseconds.
@@ -20,7 +20,7 @@ class GcPauses:
         self._started_ns = 0
         self._spent_ns = [0] * _GENERATIONS
         self._pauses = [0] * _GENERATIONS
-        # The collector's list must not keep this alive.
+        # The collector's list of callbacks must not keep this object alive.
         listener = weakref.WeakMethod(self.heard)
 
         def hear(phase: str, info: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ class GcPauses:
         weakref.finalize(self, gc.callbacks.remove, hear)
 
     def heard(self, phase: str, info: dict[str, Any]) -> None:
-        """What the collector calls: a pause starts or stops."""
+        """Record the start or the end of a pause; called by the collector."""
         if phase == "start":
             self._started_ns = self._clock_ns()
         else:
@@ -40,7 +40,7 @@ class GcPauses:
             self._pauses[info["generation"]] += 1
 
     def take_mean_ms(self) -> float:
-        """The mean pause of the generation whose pauses were the longest, in ms; and begin anew."""
+        """Return the mean pause in ms of the generation with the longest mean since the last call; reset all counts."""
         means = [spent / pauses / 1e6 for spent, pauses in zip(self._spent_ns, self._pauses, strict=True) if pauses]
         self._spent_ns, self._pauses = [0] * _GENERATIONS, [0] * _GENERATIONS
         return max(means, default=0.0)

@@ -23,7 +23,7 @@ BUSY_SLICE_MS = 20
 """How long a run moves key groups, and how long it then leaves the stream alone."""
 
 URGENT_SLICE_MS = 60
-"""The same above the hard mark, where the stream only has the time between two runs."""
+"""The duration of a run above the hard mark. The stream then has only the time between two runs."""
 
 _RUN_EVERY_MS = 10
 
@@ -31,11 +31,11 @@ _STILL_WRITTEN = 0.95
 """The estimate of the bytes that a record writes is kept by this factor in each run that measures fewer."""
 
 _COUNTING_SHARE = 50
-"""Counting takes at most this part of the time."""
+"""Counting takes at most one part in this many of the time."""
 
 _MOST_RECORDS = 4096
 _BUFFER_SHARE = 16
-"""Changed cells of spilled groups may take this part of the memory limit before they are written."""
+"""Changed cells of spilled groups may take the memory limit divided by this before they are written."""
 
 
 class Maintenance:
@@ -45,15 +45,15 @@ class Maintenance:
         statistics: counts the state.
         migrator: moves key groups.
         monitor: checks the memory of the process.
-        owner: the thread that has the backend.
+        owner: the lock of the backend.
         settings: whether a spill gives up checkpoints that are read in the background.
-        maintain_soon: has the next record run maintenance.
+        maintain_soon: makes the next record run maintenance.
         clock_ns: monotonic nanoseconds.
 
     Attributes:
-        snapshots: those that somebody may be reading; the backend adds to them.
-        untold: whether a restore left key groups on disk that the monitor has not been told of.
-        longest_block_ns: the longest run.
+        snapshots: the snapshots that may still be read; the backend adds to them.
+        untold: whether a restore left key groups on disk that were not reported to the monitor.
+        longest_block_ns: the duration of the longest run.
     """
 
     def __init__(
@@ -85,37 +85,37 @@ class Maintenance:
 
     @property
     def heap_bytes(self) -> int:
-        """What its state takes on the heap, about."""
+        """Approximate bytes of the backend's state on the heap."""
         return self._statistics.heap_bytes
 
     @property
     def moving(self) -> bool:
-        """Whether it has not done yet what it was last told."""
+        """Whether planned moves are left."""
         return self._migrator.moving
 
     def heap_groups(self) -> list[GroupLoad]:
-        """The key groups on the heap."""
+        """Return the key groups on the heap."""
         return self._statistics.heap_groups(self)
 
     def disk_groups(self) -> list[GroupLoad]:
-        """The key groups on disk, with what they would take on the heap."""
+        """Return the key groups on disk, with the bytes that they would take on the heap."""
         return self._statistics.disk_groups(self)
 
     def may_spill(self) -> bool:
-        """Whether nothing hinders it."""
+        """Return whether the backend can spill: a disk is usable, and no checkpoint must be waited for."""
         return self._migrator.files.able() and not self._waits_for_checkpoints()
 
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Take key groups on the list."""
+        """Plan to move key groups, and make the next record run maintenance."""
         self._migrator.plan(to_spill, to_load, reason)
         self._maintain_soon()
 
     def forget_pages(self) -> None:
-        """Forget the pages of its files."""
+        """Unmap the pages of the backend's files."""
         self._migrator.files.forget_pages()
 
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
-        """Move what is to be moved in another backend's thread, if this one rests and no checkpoint reads it."""
+        """Do planned moves in another backend's thread, if this backend rests and no checkpoint reads its state."""
         with self._owner.borrowed() as mine:
             if mine and not self._closed and not self._in_use():
                 while self._clock_ns() < until_ns and self._migrator.step(urgent=urgent):
@@ -135,7 +135,7 @@ class Maintenance:
         return self._adapted(started_ns, counted_ns - started_ns)
 
     def make_room(self) -> None:
-        """In a restore nobody waits for a record: move until there is nothing left to move."""
+        """Do all planned moves, during a restore, where no record waits."""
         self._statistics.count()
         self._monitor.check()
         while self._migrator.step(urgent=True):
@@ -145,7 +145,7 @@ class Maintenance:
                 continue
 
     def close(self) -> None:
-        """Nothing is to be moved any more."""
+        """End maintenance: the backend moves no more key groups, and its state counts as empty."""
         self._closed = True
         self._statistics.heap_bytes = 0
 
@@ -187,7 +187,7 @@ class Maintenance:
         return self._records
 
     def _in_use(self) -> list[SpillableSnapshot]:
-        """The snapshots that somebody may be reading."""
+        """Return the snapshots that may still be read."""
         return [snapshot for snapshot in self.snapshots if snapshot.in_use]
 
     def _waits_for_checkpoints(self) -> bool:

@@ -1,6 +1,7 @@
-"""What each record calls of the backend: it enters a key group, and counts down to the next maintenance run.
+"""The backend's code that runs for each record: it enters a key group, and counts down to the next maintenance run.
 
-As the hot path of values (`millpond.state.heap.states`) these are functions over variables of their own.
+Like the hot path of values (`millpond.state.heap.states`), these are functions over local variables, which are faster
+than attributes.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +15,16 @@ class MaintenanceCountdown:
     """The countdown of one backend.
 
     Args:
-        key_groups: of the shard.
-        context: of the heap.
+        key_groups: the key groups of the shard.
+        context: the heap's context.
         bound: handles that are bound to a key group's tables.
-        entered: requests by key group; counted here.
+        entered: the requests of each key group; entering adds to them.
         maintain: runs maintenance, and returns the number of records until the next run.
 
     Attributes:
         enter: bind every handle to the tables of one key group, on the heap or on disk. Counts as one record.
-        written: announce that so many cells are about to be written. Counts as so many records.
-        maintain_soon: have the next record run maintenance.
+        written: announce that a number of cells is about to be written. Counts as that number of records.
+        maintain_soon: make the next record run maintenance.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class MaintenanceCountdown:
             records_left -= 1
             if records_left < 0:
                 records_left = maintain()
-            # The same as the heap does, written out: it runs for each record that changes the key group.
+            # The code of the heap's `enter`, inlined: it runs for each record that changes the key group.
             try:
                 entered[key_group] += 1
             except KeyError:

@@ -1,4 +1,4 @@
-"""What this process uses of memory, what it may use, and what of it is free although the system does not know.
+"""Measures the memory of this process and its limit, and estimates how much of it is free but not returned.
 
 An adapter: the figures come from the operating system.
 """
@@ -12,43 +12,45 @@ from millpond.state.spillable.process_memory import PAGE_BYTES, process_memory_b
 
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _NO_LIMIT_BYTES = 1 << 60
-"""The first version of cgroups writes "no limit" as a very large number."""
+"""Limits from this on mean none: version 1 of cgroups writes "no limit" as a very large number."""
 
 
 class ProcessMemory:
-    """The memory of this process, told apart from what it has mapped of files since this was made.
+    """The memory of this process, apart from the files that were mapped after this object was made.
 
-    Calling it gives the bytes in use: its own, and those of the files mapped at first, such as libraries.
+    A call returns the bytes in use: the process's own, and those of the files mapped before, such as libraries.
     """
 
     def __init__(self) -> None:
         self._mapped_at_first = process_memory_bytes().mapped
 
     def __call__(self) -> int:
-        """The bytes in use."""
+        """Return the bytes in use."""
         now = process_memory_bytes()
         return now.own + min(now.mapped, self._mapped_at_first)
 
     def mapped_bytes(self) -> int:
-        """The bytes of files that were mapped later."""
+        """Return the bytes in memory of files that were mapped later."""
         return max(0, process_memory_bytes().mapped - self._mapped_at_first)
 
 
 def memory_limit_bytes(
     hosts: int = 1, container_limits: tuple[Path, ...] = _CONTAINER_LIMITS, address_space: int | None = None
 ) -> int:
-    """The least of what limits this process: its share of its container's or machine's memory, and its address space.
+    """Return the memory that this process may use.
+
+    This is its share of the container's or machine's memory, or its own address space if that is smaller.
 
     Args:
-        hosts: how many processes share the container. Spark has divided the address space already.
-        container_limits: files in which the kernel says what the container may use.
-        address_space: the limit of this process's own; RLIMIT_AS unless given.
+        hosts: how many processes share the container. The address space is not divided, because Spark already did.
+        container_limits: files in which the kernel publishes the container's limit.
+        address_space: the limit of this process's address space; RLIMIT_AS unless given.
     """
     shared = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     for path in container_limits:
         try:
             text = path.read_text().strip()
-        except OSError:  # no such container, or none that may be asked
+        except OSError:  # not in such a container, or the file cannot be read
             continue
         if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
             shared = min(shared, int(text))
@@ -58,12 +60,12 @@ def memory_limit_bytes(
 
 
 class UsedMemory:
-    """What of the process's memory is in use: its size, less what was freed and has not been given back.
+    """The memory in use: the size of the process, less the memory that was freed within it.
 
-    Python's allocator keeps what is freed for the objects to come. So after a spill the process is as large as before,
-    and what the spilled objects took is *free*. Objects that are made later use that up; so does whatever makes the
-    process grow, since then it was not free, or not where it was needed; and what the system got back is free no
-    longer.
+    Python's allocator keeps freed memory for later objects. So after a spill the process is as large as before, and the
+    memory of the spilled objects is *free*. The estimate of free memory falls in three cases. New objects use it. If
+    the process grows, the memory was not free, or not where it was needed. If the process shrinks, the memory went
+    back to the operating system.
     """
 
     def __init__(self, read_bytes: Callable[[], int]) -> None:
@@ -78,18 +80,18 @@ class UsedMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What is believed to be free within the process."""
+        """The estimated bytes that are free within the process."""
         return self._free_bytes
 
     def freed(self, estimated_bytes: int) -> None:
-        """Count objects of about that size as freed since the last measurement."""
+        """Add objects of about this size that were freed since the last measurement."""
         self._free_bytes += estimated_bytes
 
     def measure(self, grown_bytes: int) -> int:
         """Measure the process, and return the bytes in use.
 
         Args:
-            grown_bytes: by how much state on the heap grew since the last measurement, about.
+            grown_bytes: approximate growth of the state on the heap since the last measurement.
         """
         now_bytes = self._read_bytes()
         change = now_bytes - self._last_bytes

@@ -1,20 +1,20 @@
-"""The monitor: it decides when key groups are spilled and when they are loaded, over all shards of a process.
+"""The monitor: decides when key groups are spilled and loaded, over all shards of a process.
 
-On the data path it stands beside the backends. Each backend calls it every few milliseconds of its work, in its
-maintenance, and says how large its state on the heap is. The monitor measures the process. Where a mark is passed, it
-begins a *pass*: it chooses key groups of any of the backends and puts them on their lists. The backends move them, in
+Place on the data path: beside the backends. Each backend calls the monitor in its maintenance, every few milliseconds
+of work, and reports the size of its state on the heap. The monitor measures the process. When a mark is passed, it
+begins a *pass*: it chooses key groups of all backends and adds them to the backends' lists. The backends move them in
 steps between their records.
 
 - Memory in use at or above the high watermark: a pass spills a share of the state on the heap (`spill-size.ratio`).
-- The mean pause of garbage collection over a check interval above its threshold: the same.
-- Less on the heap than `load-start.ratio` of the limit: a pass loads, up to `load-end.ratio`.
+- The mean pause of garbage collection over a check interval above its threshold: a pass spills the same share.
+- Less state on the heap than `load-start.ratio` of the limit: a pass loads, up to `load-end.ratio`.
 
-It decides every `check-interval`, and whenever memory in use has changed by a share of the limit. Two passes are at
-least `trigger-interval` apart. Above the *hard mark*, halfway from the watermark to the limit, intervals do not apply,
-and a pass spills all that is above the watermark, so a burst cannot outrun it.
+It decides every `check-interval`, and whenever memory in use has changed by 1/128 of the limit. Two passes are at least
+`trigger-interval` apart. At or above the *hard mark*, halfway from the watermark to the limit, intervals do not apply,
+and a pass spills everything above the watermark. So a burst cannot outrun the spilling.
 
-Invariant: memory that was freed counts as free although the process does not shrink (`UsedMemory`), and loading is
-judged by the estimated state on the heap alone. So a spill is not followed by another for the same bytes, or a load.
+Invariant: freed memory counts as free although the process does not shrink (`UsedMemory`), and loading depends only on
+the estimated state on the heap. So a spill is not followed by another spill of the same bytes, nor by a load.
 
 Source: FLIP-50, HeapStatusMonitor.
 """
@@ -36,12 +36,12 @@ from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to
 from millpond.state.spillable.spill_file import FAULT_BYTES
 
 _CHECKS_PER_LIMIT = 128
-"""Memory is checked whenever it has grown by this part of the limit."""
+"""Memory is checked whenever it has changed by the limit divided by this."""
 
 _MAPPED_SHARE = 16
-"""This part of the limit may always be mapped. Beyond it, pages are forgotten where less than one and a half such parts
-are left of the limit: one for what may be mapped between two checks (half by many touches, half by one write), and half
-a part for growth.
+"""Spill files may always have the limit divided by this mapped: one *part*. If they have more, their pages are unmapped
+when less than one and a half parts of the limit are left. One part is for what may be mapped between two checks (half
+by many touches, half by one write), and half a part is for growth.
 """
 
 _FEWEST_TOUCHES = 16
@@ -52,36 +52,36 @@ class Spillable(Protocol):
 
     @property
     def heap_bytes(self) -> int:
-        """What its state takes on the heap, about."""
+        """Approximate bytes of its state on the heap."""
         ...
 
     @property
     def moving(self) -> bool:
-        """Whether it has not done yet what it was last told."""
+        """Whether planned moves are left."""
         ...
 
     def heap_groups(self) -> list[GroupLoad]:
-        """Its key groups on the heap."""
+        """Return its key groups on the heap."""
         ...
 
     def disk_groups(self) -> list[GroupLoad]:
-        """Its key groups on disk."""
+        """Return its key groups on disk."""
         ...
 
     def may_spill(self) -> bool:
-        """Whether nothing hinders it: a checkpoint that must be waited for, or disks that were just full."""
+        """Return whether it can spill: no checkpoint must be waited for, and a disk has not failed lately."""
         ...
 
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
-        """Move what is to be moved in another backend's thread, if this one rests."""
+        """Do planned moves in another backend's thread, if this backend rests."""
         ...
 
     def forget_pages(self) -> None:
-        """Forget the pages of its files."""
+        """Unmap the pages of its files."""
         ...
 
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Take key groups on the list of what is to be moved. Called under the monitor's lock."""
+        """Plan to move key groups. Called under the monitor's lock."""
         ...
 
 
@@ -90,11 +90,11 @@ class Monitor:
 
     Args:
         settings: marks and intervals.
-        limit_bytes: what this process may use.
-        read_bytes: what it uses, without spill files.
-        read_mapped_bytes: what of spill files is in memory too. The kernel takes that back when it needs it.
+        limit_bytes: the memory that this process may use.
+        read_bytes: returns the memory that it uses, without spill files.
+        read_mapped_bytes: returns the bytes of spill files in memory, which the kernel reclaims when it needs them.
         clock_ms: monotonic milliseconds.
-        pauses: of garbage collection.
+        pauses: the pauses of garbage collection.
     """
 
     def __init__(
@@ -146,17 +146,17 @@ class Monitor:
 
     @property
     def check_every_bytes(self) -> int:
-        """After so many written bytes memory is checked again, whatever the time."""
+        """Memory is checked again after this many written bytes, whatever the time."""
         return self.limit_bytes // _CHECKS_PER_LIMIT
 
     @property
     def is_urgent(self) -> bool:
-        """Whether memory was above the hard mark at the last check."""
+        """Whether memory in use was at or above the hard mark at the last measurement."""
         return self.used_bytes >= self.hard_mark_bytes
 
     @property
     def most_touches(self) -> int:
-        """Places in spill files that may be touched between two checks of what is mapped."""
+        """The number of places in spill files that may be touched between two checks of the mapped bytes."""
         return max(_FEWEST_TOUCHES, self.limit_bytes // _MAPPED_SHARE // 2 // FAULT_BYTES)
 
     def check_mapped(self) -> None:
@@ -175,7 +175,7 @@ class Monitor:
             self._backends.add(backend)
 
     def others(self, backend: Spillable) -> list[Spillable]:
-        """The other backends that have something to move."""
+        """Return the other backends that have planned moves."""
         with self._lock:
             return [other for other in self._backends if other is not backend and other.moving]
 
@@ -193,7 +193,7 @@ class Monitor:
                 self._begin_pass_if_due(now_ms)
 
     def restored(self) -> None:
-        """State was restored: load what fits, without waiting for the heap to be as good as empty."""
+        """Begin a pass that loads what fits, after a restore, however much is on the heap."""
         with self._lock:
             self._begin_loading("restore", self._clock_ms())
 
@@ -221,7 +221,7 @@ class Monitor:
             self._begin_loading("little on the heap", now_ms)
 
     def _pauses_are_long(self, now_ms: int) -> bool:
-        """Whether they were over a check interval that has just passed."""
+        """Return whether a check interval has just passed whose mean pause was above the threshold."""
         if now_ms - self._pauses_taken_ms < self._settings.check_interval_ms:
             return False
         self._pauses_taken_ms = now_ms
@@ -235,7 +235,7 @@ class Monitor:
 
     def _begin_loading(self, reason: str, now_ms: int) -> None:
         room = int(self._settings.load_end_ratio * self.limit_bytes) - self._heap_bytes
-        # What a load would bring above the watermark would be spilled again.
+        # State loaded above the watermark would be spilled again.
         room = min(room, self.watermark_bytes - self.used_bytes)
         groups = [group for backend in self._backends for group in backend.disk_groups()]
         self._tell(chosen_to_load(groups, room), reason, now_ms, load=True)
@@ -255,7 +255,7 @@ _MONITORS_LOCK = threading.Lock()
 
 
 def process_monitor(settings: SpillableSettings) -> Monitor:
-    """The one monitor of this process for backends with these settings.
+    """Return the monitor that all backends of this process with these settings share.
 
     Raises:
         OptionError: the memory limit is below what the process uses without state.

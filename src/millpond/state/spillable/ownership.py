@@ -1,7 +1,8 @@
-"""Whose thread works on a backend: from the first use of a version to its commit one alone, in between whoever asks.
+"""The lock of a backend: held by one thread from the first use of a version to its commit, free between versions.
 
-A backend belongs to one thread at a time, as every backend does. But its key groups may be moved by another backend's
-thread while it rests. So a lock is held by whoever has it: taken once a version, not once a record.
+Every backend belongs to one thread at a time. While a backend rests between two versions, another backend's thread may
+move its key groups. So the thread that works on it holds a lock, which is acquired once per version and not once per
+record.
 
 Invariant: key groups move only in the thread that holds the lock.
 """
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 
 
 class Ownership:
-    """Of one backend.
+    """The lock of one backend.
 
     Args:
-        rested: called when a version is over, before others may have the backend.
+        rested: called when a version ends, before the lock is released.
     """
 
     def __init__(self, rested: Callable[[], None]) -> None:
@@ -24,26 +25,26 @@ class Ownership:
         self._taken = False
 
     def take(self) -> None:
-        """Begin to work on the state: from here to the end of the version nobody else moves key groups."""
+        """Acquire the lock, if this version has not yet: until the version ends, no other thread moves key groups."""
         if not self._taken:
             self._lock.acquire()
             self._taken = True
 
     def rest(self) -> None:
-        """The version is over: others may move key groups until the next one begins with a maintenance run."""
+        """End the version and release the lock: other threads may move key groups until the next version begins."""
         self._rested()
         self._taken = False
         self._lock.release()
 
     @contextmanager
     def at_work(self, *, rests: bool = False) -> Iterator[None]:
-        """Work on the state, in a version or between two; `rests`, where that ends the version."""
+        """Hold the lock, within a version or between two. With `rests`, end the version afterwards."""
         had_it = self._taken
         self.take()
         try:
             yield
         except BaseException:
-            # A version that was open is open still.
+            # A version that was open before stays open.
             if not had_it:
                 self.rest()
             raise
@@ -52,7 +53,7 @@ class Ownership:
 
     @contextmanager
     def borrowed(self) -> Iterator[bool]:
-        """Whether another backend's thread may work on the state meanwhile: it is at rest, and stays so until then."""
+        """Try to hold the lock for another backend's thread. Yield whether it was free, so the backend rests."""
         if not self._lock.acquire(blocking=False):
             yield False
             return

@@ -1,4 +1,4 @@
-"""What this process has in memory, as the operating system says: an adapter."""
+"""Reads the resident memory of this process from the operating system: an adapter."""
 
 import contextlib
 import os
@@ -10,18 +10,18 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _STATM = "/proc/self/statm"
 _STATM_BYTES = 256
-"""No less than that file ever has."""
+"""An upper bound on the length of that file."""
 
 
 class ProcessMemoryBytes(NamedTuple):
-    """The bytes that this process has in memory: its own, and those of files that it maps."""
+    """The bytes of this process in memory: its own, and those of files that it maps."""
 
     own: int
     mapped: int
 
 
 def process_memory_bytes() -> ProcessMemoryBytes:
-    """Ask the system; where it does not tell the two apart, all counts as the process's own."""
+    """Return the bytes in memory. If the system does not distinguish mapped files, all count as the process's own."""
     with contextlib.suppress(FileNotFoundError):
         file = os.open(_STATM, os.O_RDONLY)
         try:

@@ -1,8 +1,8 @@
-"""A committed version of a heap that spills: the heap's snapshot, with bytes to copy, which may be given up.
+"""A committed version of a heap that spills: the heap's snapshot, which can also return bytes, and can be given up.
 
-State on disk is read as on the heap: the table as it is now, with the old values of later changes put over it
-(`millpond.state.heap.tables`). So a snapshot keeps no part of a spill file, whose pages can be reused at once. And a
-key group may move either way while it is read.
+State on disk is read like state on the heap: the present table, overlaid with the old values of later changes
+(`millpond.state.heap.tables`). So a snapshot holds no pages of a spill file, and they can be reused at once. A key
+group may move either way while it is read.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 
 
 class SpillableSnapshot:
-    """A `Snapshot` that also hands out bytes."""
+    """A `Snapshot` that can also return bytes, and be given up."""
 
     def __init__(self, snapshot: Snapshot, held: Mapping[str, Held]) -> None:
         self._snapshot = snapshot
@@ -92,7 +92,7 @@ def raw_cells(held: Held, key_group: int) -> Pairs | None:
     overlay: dict[Any, Any] = table.unwritten()
     pairs = Pairs([], [])
     for piece in table.scanned_pieces(table.form.prefix):
-        # Divided into columns while the pairs are still in the processor's cache.
+        # Split into columns while the pairs are still in the processor's cache.
         pairs.places.extend(map(_first, piece))
         pairs.stored.extend(map(_second, piece))
     if table.successor is not None:

@@ -1,23 +1,23 @@
-"""One spill file: the spilled key groups of a backend on one path, from bytes to bytes.
+"""One spill file: the spilled key groups of a backend on one path, as bytes.
 
-On the data path it lies under the tables of spilled key groups, which know what the bytes mean. It is one
-LMDB file: a memory map for reading, a space allocator, and a copy-on-write tree, so that a write which fails
-leaves everything as it was. A key group is a database of its own in it, which is emptied at once.
+Place on the data path: under the tables of spilled key groups, which encode and decode the bytes. The file is an LMDB
+file: a memory map for reading, a space allocator, and a copy-on-write tree. So a write that fails leaves everything as
+it was. Each key group is a database in the file, which can be emptied in one call.
 
-The file is never written through the map, where a full disk would be a SIGBUS: pages go out by `pwrite`,
-whose errors are errors. It may grow by a step at a time, and before each the disk is asked for its space.
+The file is never written through the map, where a full disk would raise SIGBUS. Pages are written by `pwrite`, which
+reports errors. The file grows in steps of `chunk_bytes`, and the free space of the disk is checked before each step.
 
-The file is a cache of the checkpoint, so nothing is synced. It has no name: that is removed as soon as the
-file is open, and so its space goes with the process, however that ends. What a process that was killed in
-between left behind is known by the lock that nobody holds, and removed by the next one.
+The file is a cache of the checkpoint, so nothing is synced. Its name is removed as soon as the file is open, so its
+space is freed when the process ends, however it ends. If a process is killed before it removed the name, no process
+holds the lock of the file. The next process to open a file in this folder then removes it.
 
-Invariant: LMDB is used by one thread at a time, under `lock`, and no read transaction is open when one
-writes. So pages that are let go of are used again at once; what a checkpoint must see of an earlier version is in
-the undo maps (`millpond.state.heap.tables`), whatever is in the file.
+Invariant: LMDB is used by one thread at a time, under `lock`, and no read transaction is open during a write. So freed
+pages are reused at once. What a checkpoint must read of an earlier version is in the undo maps
+(`millpond.state.heap.tables`), whatever is in the file.
 
 Pages of the file that were read count as the process's memory while they are mapped. Each read may map a window of
-`FAULT_BYTES`. So after so many *touches* the owner of the file is told, and no read or write touches more at once: what
-is mapped between two checks is bounded.
+`FAULT_BYTES`. The file counts *touches*: places that a read or write may map. After `most_touches` it calls its owner,
+and no read or write touches more at once. So the memory mapped between two checks is bounded.
 
 Source: http://www.lmdb.tech/doc/ (Caveats).
 """
@@ -37,34 +37,34 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
 
 FAULT_BYTES = 64 << 10
-"""What Linux maps around a page that is read, where the page cache has it."""
+"""The bytes that Linux maps around a page that is read, if the page cache has them."""
 
 LONGEST_KEY_BYTES = 511
-"""Of an LMDB key."""
+"""The longest key of LMDB."""
 
 SCANNED_AT_ONCE = 4_000
-"""Cells that a scan reads under the lock, for as long as which a reader of another thread keeps the stream waiting."""
+"""Cells that a scan reads at once under the lock. A scan in another thread delays the stream for that long."""
 
 _SCANNED_AT_FIRST = 4
 """Cells that a scan reads before it checks whether it has left its prefix."""
 
 _TOUCHED_BY_GET = 3
-"""Places that a read of one cell touches: a leaf, and the branches that lead to it, which hardly two reads share where
-the file is large. Cells that are written or scanned together lie side by side."""
+"""Places that a read of one cell touches: a leaf, and the branches that lead to it. In a large file, hardly two reads
+share a branch. Cells that are written or scanned together are adjacent."""
 
 _KIND = "millpond-spill"
 _Result = TypeVar("_Result")
 
 
 class KeysAndValues(Protocol):
-    """Any number of them, together."""
+    """A sized iterable of pairs of key and value."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
 
 
 class GroupSize(NamedTuple):
-    """What a key group has in a file."""
+    """The number of cells of a key group in a file, and the bytes of their pages."""
 
     cells: int
     bytes: int
@@ -74,12 +74,12 @@ class SpillFile:
     """An LMDB file in `folder`.
 
     Args:
-        folder: where; it is made if need be.
-        chunk_bytes: the step by which the file may grow.
-        key_groups: how many there may be in it.
-        free_bytes: asks the disk of an open file for its space.
-        most_touches: the touched places after which `on_many_touches` is called.
-        on_many_touches: may have the file forget its pages.
+        folder: the folder of the file; created if it does not exist.
+        chunk_bytes: the step by which the file grows.
+        key_groups: the largest number of key groups in the file.
+        free_bytes: returns the free space of the disk of an open file.
+        most_touches: the number of touched places after which `on_many_touches` is called.
+        on_many_touches: called after many touches; it may call `forget_pages`.
 
     Raises:
         UnavailableError: the folder cannot be written, or the disk has no room for the first step.
@@ -121,7 +121,7 @@ class SpillFile:
         path = self.folder / f"{_KIND}-{secrets.token_hex(8)}"
         self._file = path.open("xb")
         try:
-            # Where somebody who looks for abandoned files was faster, the name is gone, and is made once more below.
+            # If a process that removes abandoned files came first, the name is gone. `open` below creates it again.
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self._check_space()
             return self._lmdb.open(
@@ -143,7 +143,7 @@ class SpillFile:
             path.unlink(missing_ok=True)
 
     def database(self, key_group: int) -> Any:
-        """The handle of a key group's cells, for the calls below."""
+        """Return the handle of a key group's database, for the calls below."""
         with self.lock:
             if key_group not in self._databases:
                 self._end_reading()
@@ -154,8 +154,8 @@ class SpillFile:
         return self._environment.open_db(b"%d" % key_group)
 
     def get(self, database: Any, at: bytes) -> bytes | None:
-        """What is under a key."""
-        # A `with` would take twice as long, for each record that is read.
+        """Return the value under a key, or None."""
+        # A `with` statement would take twice as long, for each record that is read.
         self._acquire()
         try:
             found = self._read(at, None, database)
@@ -171,7 +171,7 @@ class SpillFile:
     def scan(
         self, database: Any, prefix: bytes, after: bytes = b"", most: int = SCANNED_AT_ONCE
     ) -> list[tuple[bytes, bytes]]:
-        """The first keys, with their values, that begin with `prefix` and come after another one."""
+        """Return up to `most` pairs, in order, whose keys begin with `prefix` and come after the key `after`."""
         most = min(most, self.most_touches)
         with self.lock:
             try:
@@ -189,15 +189,15 @@ class SpillFile:
         return found
 
     def write(self, database: Any, kept: KeysAndValues, gone: Collection[bytes] = (), *, append: bool = False) -> int:
-        """Put and delete, all of it or nothing; how many cells there are more then.
+        """Put and delete cells, all or none. Return by how much the number of cells grew.
 
-        `append`: what is put is in order, and after all that is there.
+        With `append`, the cells to put must be in order, and come after all keys of the database.
 
         Raises:
             UnavailableError: the disk is full, or failed.
         """
         more = self._write(lambda transaction: _put_and_delete(transaction, database, kept, gone, append=append))
-        # What comes at the end finds its page there.
+        # Appended cells fill the last page, which is mapped already.
         self._touched(1 if append else len(kept) + len(gone))
         return more
 
@@ -206,23 +206,23 @@ class SpillFile:
         self._write(lambda transaction: transaction.drop(database, delete=False))
 
     def size(self, database: Any) -> GroupSize:
-        """What a key group has here: cells, and the bytes of their pages."""
+        """Return the number of cells of a key group, and the bytes of their pages."""
         with self.lock:
             found = self._reading().stat(database)
         pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
         return GroupSize(found["entries"], pages * found["psize"])
 
     def forget_pages(self) -> None:
-        """Let go of the pages that are mapped into memory; the system still has them while it likes."""
+        """Unmap all pages, so that they do not count as this process's memory. The page cache may keep them."""
         with self.lock:
             if self._file.closed:
                 return
             self._end_reading()
-            # The map is made anew, whatever its size.
+            # Setting the map's size makes a new map, even if the size is the same.
             self._tried(self._environment.set_mapsize, self._environment.info()["map_size"])
 
     def close(self) -> None:
-        """Give the space back. Idempotent."""
+        """Close the file, which frees its space. Idempotent."""
         with self.lock:
             self._end_reading()
             self._databases.clear()
@@ -230,7 +230,7 @@ class SpillFile:
             self._file.close()
 
     def _touched(self, places: int) -> None:
-        """Count, and tell the owner if they are many. Not under the lock: the owner may have the pages forgotten."""
+        """Count touched places, and call the owner after many. Not under the lock, which `forget_pages` takes."""
         self._touches_left -= places
         if self._touches_left < 0:
             self._touches_left = self.most_touches
@@ -247,7 +247,7 @@ class SpillFile:
             return body(transaction)
 
     def _tried(self, act: Callable[[Any], Any], argument: Any) -> Any:
-        """Do something that may need more room than the file has; what fails is undone."""
+        """Call `act`, and let the file grow as often as it is full. LMDB undoes a failed call."""
         while True:
             try:
                 return act(argument)
@@ -273,7 +273,7 @@ class SpillFile:
             )
 
     def _reading(self) -> Any:
-        """The open read transaction."""
+        """Return the open read transaction; open one if there is none."""
         if self._reader is None:
             self._reader = self._environment.begin()
             self._read = self._reader.get
@@ -290,7 +290,7 @@ class SpillFile:
 
     def _failure(self, error: Exception) -> MillpondError:
         lmdb = self._lmdb
-        # Nobody else writes the file, so one that is larger, of another version or of another make is damaged.
+        # No other process writes the file. So a file of another size, version or format is damaged.
         damage = (
             lmdb.CorruptedError,
             lmdb.PageNotFoundError,
@@ -311,7 +311,7 @@ class SpillFile:
 
 
 def remove_abandoned(folder: Path) -> list[Path]:
-    """Remove the files in a folder whose process was killed before it could; which they were."""
+    """Remove the files in a folder whose process was killed before it removed their names. Return their paths."""
     removed = []
     for path in sorted(folder.glob(f"{_KIND}-*")):
         with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
@@ -322,7 +322,10 @@ def remove_abandoned(folder: Path) -> list[Path]:
 
 
 def _begun(pairs: Iterator[tuple[bytes, bytes]], prefix: bytes, most: int) -> list[tuple[bytes, bytes]]:
-    """The first pairs, and perhaps some behind the prefix: most keys have few entries, so few are read at first."""
+    """Return the first pairs, up to `most`, and perhaps some after the prefix.
+
+    Few pairs are read at first, because most keys have few entries.
+    """
     found: list[tuple[bytes, bytes]] = []
     wanted = _SCANNED_AT_FIRST
     while len(found) < most:
@@ -351,7 +354,7 @@ def _put_and_delete(
 
 
 def import_lmdb() -> ModuleType:
-    """The module lmdb, or a MissingDependencyError that says how to install it."""
+    """Return the module lmdb; a MissingDependencyError says how to install it."""
     try:
         import lmdb
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""What a heap that spills reports to a recorder: how much state is on the heap and on disk, and what was moved.
+"""Reports the metrics of a heap that spills: how much state is on the heap and on disk, and how much was moved.
 
-To know how much is where, all key groups must be counted and the files asked. So it is reported at most once a second,
-at a commit or in a maintenance run, and when the backend is closed; as `stateCacheHitRatio` is. Moves are known, and
-are reported at every commit too.
+The sizes need a count over all key groups and the files. So they are reported at most once a second, at a commit or in
+a maintenance run, and when the backend is closed; `stateCacheHitRatio` is reported likewise. The moves are counted
+anyway, and are reported at every commit too.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ _EVERY_NS = 1_000_000_000
 
 
 class SpillMetrics:
-    """Tells one backend's.
+    """Reports the metrics of one backend.
 
     Args:
-        migrator: knows what was moved.
-        stats: counts what is where.
+        migrator: counts the moves.
+        stats: returns the sizes.
         clock_ns: monotonic nanoseconds.
     """
 
@@ -35,12 +35,12 @@ class SpillMetrics:
         self._told: dict[str, tuple[int, int]] = {}
 
     def report_to(self, recorder: Recorder) -> None:
-        """Have a recorder hear of all that comes, from the next commit or maintenance run on."""
+        """Report to a recorder, from the next commit or maintenance run on."""
         self._recorder = recorder
         self._due_ns = self._clock_ns()
 
     def tell_if_due(self) -> None:
-        """Tell, if a second has passed."""
+        """Report sizes and moves, if a second has passed since the last report."""
         if self._recorder is not NO_METRICS:
             now_ns = self._clock_ns()
             if now_ns >= self._due_ns:
@@ -48,7 +48,7 @@ class SpillMetrics:
                 self.tell()
 
     def tell(self) -> None:
-        """Tell now."""
+        """Report sizes and moves."""
         if self._recorder is NO_METRICS:
             return
         stats = self._stats()
@@ -61,7 +61,7 @@ class SpillMetrics:
         self.tell_moves()
 
     def tell_moves(self) -> None:
-        """Tell what was moved since that was last told."""
+        """Report the moves since the last report of moves."""
         migrator = self._migrator
         for name, moves, spent_ns in (
             ("spill", migrator.spills, migrator.spill_ns),

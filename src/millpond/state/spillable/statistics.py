@@ -1,7 +1,8 @@
-"""What a backend holds where: for the monitor, which chooses key groups by it, and for whoever wants to know.
+"""The statistics of one backend: how much of its state is on the heap and on disk, and how busy each key group is.
 
-Counting goes over all key groups, so it is done between batches of records and when somebody asks. What is on the heap
-is estimated (`accounting`); what is on disk the file knows.
+Place on the data path: beside it. The monitor chooses key groups by them, and users and metrics read them. Counting
+visits every key group, so it runs between batches of records and on request. Sizes on the heap are estimates
+(`accounting`). Sizes on disk are exact, from the file.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,29 +26,29 @@ TEMPERATURES = pa.schema(
         pa.field("rate", pa.float64(), nullable=False),
     ]
 )
-"""The map of key groups by temperature: a row per key group and state.
+"""The map of key groups by temperature: one row per key group and state.
 
-`place` is "heap" or "disk", and `path` the folder of the spill file. `bytes` are those on the heap, about; on disk the
-pages that the file has for the key group, shared out among its states by what was written of each. `rate` is of the key
-group, all states together: its requests, each of which counts half after a minute."""
+`place` is "heap" or "disk", and `path` is the folder of the spill file. `bytes` is an estimate for the heap. For the
+disk it is the key group's pages in the file, divided among its states by what was written of each. `rate` is the
+request rate of the key group over all states: its requests, each of which counts half after a minute."""
 
 
 @dataclass(frozen=True)
 class SpillStats:
-    """What a backend holds where, and what moving cost.
+    """The sizes of a backend's state on the heap and on disk, and the cost of moves since the backend was made.
 
     Attributes:
         heap_groups: key groups with state on the heap.
-        heap_bytes: what they take, about.
+        heap_bytes: approximate bytes of state on the heap.
         disk_groups: key groups on disk.
-        disk_bytes: of their pages.
-        spills: key groups spilled since it was made.
-        loads: key groups loaded.
-        failures: moves and writes that did not work; what they were to move stayed where it was.
-        spill_seconds: spent on spilling, and on writing what changed on disk.
-        load_seconds: spent on loading.
-        longest_block_ms: the longest time that one maintenance run kept the stream waiting.
-        reason: of the last pass; "" before the first.
+        disk_bytes: bytes of their pages.
+        spills: key groups that were spilled.
+        loads: key groups that were loaded.
+        failures: moves and writes that failed; the state stayed where it was.
+        spill_seconds: time spent on spilling, and on writing changed cells of key groups on disk.
+        load_seconds: time spent on loading.
+        longest_block_ms: the longest time that one maintenance run delayed the stream.
+        reason: the reason of the last pass; "" before the first.
     """
 
     heap_groups: int
@@ -64,18 +65,18 @@ class SpillStats:
 
 
 class Statistics:
-    """Counts one backend.
+    """Counts the state of one backend.
 
     Args:
-        key_groups: of the shard.
-        states: all of them, by name.
-        sizes: of what is on the heap.
-        migrator: knows what is on disk.
+        key_groups: the key groups of the shard.
+        states: all states, by name.
+        sizes: the estimated sizes on the heap.
+        migrator: knows the key groups on disk.
         clock_ms: monotonic milliseconds, by which rates decay.
 
     Attributes:
-        entered: how often each key group was asked for since the last count; the backend adds to it.
-        heap_bytes: what was on the heap when it was last counted, about: key groups, and changed cells of those on disk
+        entered: the requests of each key group since the rates last decayed; the backend adds to it.
+        heap_bytes: approximate bytes on the heap at the last count: key groups, and changed cells of key groups on disk
             that are not written yet.
     """
 
@@ -98,19 +99,19 @@ class Statistics:
         self.heap_bytes = 0
 
     def count(self) -> None:
-        """Count what is on the heap."""
+        """Update `heap_bytes` and the request rates."""
         self._rates.decay(self._clock_ms())
         self.heap_bytes = self._sizes.bytes_of_all(self._key_groups) + self.buffered_bytes()
 
     def buffered_bytes(self) -> int:
-        """What the changed cells of key groups on disk take, about."""
+        """Return the approximate bytes of changed cells of key groups on disk that are not written yet."""
         if not self._migrator.spilled:
             return 0
         return int(self._migrator.changed_cells() * max([SLOT_BYTES, *self._sizes.means()]))
 
     def heap_groups(self, owner: object) -> list[GroupLoad]:
-        """The key groups on the heap."""
-        # Whoever asks may be another backend's thread: a request that is counted meanwhile may be lost.
+        """Return the key groups on the heap."""
+        # The caller may be another backend's thread. A request that is counted at the same time may be lost.
         self._rates.decay(self._clock_ms())
         return [
             GroupLoad(key_group, owner, self._sizes.bytes_of(key_group), self._rates.of(key_group))
@@ -119,7 +120,7 @@ class Statistics:
         ]
 
     def disk_groups(self, owner: object) -> list[GroupLoad]:
-        """The key groups on disk, with what they would take on the heap."""
+        """Return the key groups on disk, with the bytes that they would take on the heap."""
         self._rates.decay(self._clock_ms())
         means = [mean for mean in self._sizes.means() if mean]
         mean = sum(means) / len(means) if means else SLOT_BYTES
@@ -129,7 +130,7 @@ class Statistics:
         ]
 
     def stats(self, longest_block_ns: int) -> SpillStats:
-        """What is where, and what moving cost."""
+        """Count, and return the statistics."""
         self.count()
         migrator, on_disk = self._migrator, self._migrator.disk_bytes()
         return SpillStats(
@@ -147,7 +148,7 @@ class Statistics:
         )
 
     def temperatures(self) -> pa.Table:
-        """Every key group and state, as `TEMPERATURES` says."""
+        """Return every key group and state as a table with the schema `TEMPERATURES`."""
         self._rates.decay(self._clock_ms())
         on_disk = self._migrator.disk_bytes()
         rows = []
