@@ -128,9 +128,11 @@ class LmdbStore:
     def close(self) -> None:
         """Release the environment; the last store of a path in this process closes the files. May be called twice."""
         self._closed = True
+        environment, self._environment = self._environment, None
         if self._give_back is not None:
             self._give_back()
-        self._environment = None
+        if environment is not None:
+            environment.close_if_unused()
 
     def __reduce__(self) -> tuple[Callable[..., "LmdbStore"], tuple[str, int, bool, Callable[[], int]]]:
         return _rebuild, (self.path, self._map_bytes, self._sync, self._clock)

@@ -16,6 +16,10 @@ transactions. It does what LMDB leaves to its users [1]:
 - *After some failures it refuses all work* (a failed write of the meta page). So after any failure
   that is not understood, the handle is closed, and the next call opens a new one.
 
+A store that nobody closes releases its lease when it is garbage-collected. That may happen at any moment, in any
+thread: within a transaction, or while the thread holds a lock. So a release waits for no lock. If a transaction is
+open, the thread that ends it closes the handle.
+
 Invariant: a transaction body may run more than once, and takes effect exactly once or not at all.
 
 [1] http://www.lmdb.tech/doc/ (Caveats), https://lmdb.readthedocs.io
@@ -24,6 +28,7 @@ Invariant: a transaction body may run more than once, and takes effect exactly o
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +54,9 @@ class Environment:
         self.path = path
         self.sync = sync
         self.leases = 0
+        """Leases that were taken, without those that were counted as released. Guarded by the registry's lock."""
+        self._released: deque[None] = deque()
+        self._closes_next = False
         self._map_bytes = map_bytes
         self._lmdb = _import_lmdb()
         self.transactions = ReadersWriterLock()
@@ -74,17 +82,46 @@ class Environment:
             pass  # the general way below meets the same failure again, and handles each kind
         finally:
             transactions.release_shared(me)
+            if self._closes_next:
+                self._close_if_idle()
         return self.read(lambda transaction: body(transaction, argument))
 
     def write(self, body: Callable[[Any], _T]) -> _T:
         """Run `body(transaction)` and commit; if it raises, nothing of it is kept."""
         return self._run(body, write=True)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether all leases were released."""
+        return self.leases == len(self._released)
+
+    def release(self) -> None:
+        """Release a lease. Takes no lock that another thread may hold, and waits for nothing."""
+        self._released.append(None)
+        if self.is_unused:
+            self._closes_next = True
+            self._close_if_idle()
+
+    def count_released(self) -> None:
+        """Subtract the released leases. The caller holds the registry's lock."""
+        while self._released:
+            # In this order the environment may be taken for used in between, never for unused.
+            self.leases -= 1
+            self._released.pop()
+
     def close_if_unused(self) -> None:
         """Wait for open transactions and close the handle, unless a new lease was taken meanwhile."""
         with self.transactions.exclusive():
-            if self.leases == 0:
-                self._close_handle()
+            self._close_unused()
+
+    def _close_if_idle(self) -> None:
+        """Close the handle if it is unused and no transaction is open. Otherwise the next transaction to end tries."""
+        self.transactions.run_if_idle(self._close_unused)
+
+    def _close_unused(self) -> None:
+        self._closes_next = False
+        if self.is_unused:
+            self._close_handle()
 
     def start_anew(self) -> None:
         """Close the parent's handle and forget its threads; a forked child calls this before anything else."""
@@ -92,6 +129,13 @@ class Environment:
         self.transactions = ReadersWriterLock()
 
     def _run(self, body: Callable[[Any], _T], *, write: bool) -> _T:
+        try:
+            return self._tried(body, write=write)
+        finally:
+            if self._closes_next:
+                self._close_if_idle()
+
+    def _tried(self, body: Callable[[Any], _T], *, write: bool) -> _T:
         readers_swept = False
         while True:
             handle = None
@@ -195,22 +239,16 @@ def lease(holder: object, path: str, *, map_bytes: int, sync: bool) -> tuple[Env
         environment = _registry.get(path)
         if environment is None:
             environment = _registry[path] = Environment(path, map_bytes=map_bytes, sync=sync)
-        elif environment.leases == 0:
+        elif environment.is_unused:
             environment.sync = sync
         elif environment.sync != sync:
             raise OptionError(
                 f"{path} is already open in this process with sync={environment.sync}, asked was sync={sync}. "
                 "Close the other store or use the same option."
             )
+        environment.count_released()
         environment.leases += 1
-        return environment, weakref.finalize(holder, _give_back, environment)
-
-
-def _give_back(environment: Environment) -> None:
-    with _registry_lock:
-        environment.leases -= 1
-    # Not under the lock: it waits for transactions, and one of those may be collecting a forgotten store.
-    environment.close_if_unused()
+        return environment, weakref.finalize(holder, environment.release)
 
 
 def _before_fork() -> None:

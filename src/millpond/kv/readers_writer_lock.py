@@ -15,7 +15,7 @@ the second acquisition could deadlock. And readers are known by their threads, s
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -36,6 +36,7 @@ class ReadersWriterLock:
         self._writer = threading.Lock()
         self._left = threading.Event()
         self._released = threading.Event()
+        self._released.set()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -81,6 +82,24 @@ class ReadersWriterLock:
             if not self._sharing:
                 return
             self._left.wait()
+
+    def run_if_idle(self, act: Callable[[], object]) -> bool:
+        """Call `act` with the lock held exclusively, if no thread holds it. Return whether it was called.
+
+        It never waits and uses no event, so a finalizer may call it: in a thread that holds the lock, or that was
+        interrupted inside an event. Readers that come meanwhile spin, so `act` must be short.
+        """
+        if not self._writer.acquire(blocking=False):
+            return False
+        self.is_exclusive = True
+        try:
+            if self._sharing:
+                return False
+            act()
+            return True
+        finally:
+            self.is_exclusive = False
+            self._writer.release()
 
     def release_exclusive(self) -> None:
         """Release the exclusive hold."""
