@@ -49,7 +49,8 @@ class RowSort:
         size = 0
         for batch in rest:
             held.append(batch)
-            size += batch.nbytes
+            # Not `nbytes`, which crashes on nested columns as Spark 4.1 writes them if they are empty.
+            size += batch.get_total_buffer_size()
             if size > self._memory_bytes:
                 yield from self._by_buckets(held, rest)
                 return
