@@ -31,7 +31,8 @@ def lots(
     for batch in batches:
         waiting.append(batch)
         rows += len(batch)
-        size += batch.nbytes
+        # Not `nbytes`, which crashes on nested columns as Spark 4.1 writes them if they are empty.
+        size += batch.get_total_buffer_size()
         if rows >= enough or (bytes_at_once is not None and size >= bytes_at_once):
             yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
