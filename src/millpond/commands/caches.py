@@ -37,7 +37,7 @@ def caches() -> None:
     """Size caches by their hit-rate curves."""
 
 
-@caches.command()
+@caches.command(short_help="Tell which caches are too small, too large or useless.")
 @click.argument("source", metavar="URL|FILE")
 @click.option("--hit-rate", type=click.FloatRange(0, 1), help="Tell the smallest size of each cache for this hit rate.")
 @click.option("--budget", metavar="SIZE", help="Tell how to split this many bytes over all caches, as 2GB.")
