@@ -229,8 +229,8 @@ def _folder() -> Iterator[Finding]:
     except FileNotFoundError as error:  # also raised where all disks are full
         yield Finding("temporary folder", "problem", str(error.strerror), _OWN_TMPDIR)
         return
-    if error := _write_error(folder):
-        yield Finding("temporary folder", "problem", f"{folder} cannot be written: {error.strerror}", _OWN_TMPDIR)
+    if failed := _write_error(folder):
+        yield Finding("temporary folder", "problem", f"{folder} cannot be written: {failed.strerror}", _OWN_TMPDIR)
         return
     own = folder / f"millpond-{os.getuid()}"
     if own.exists() and (own.stat().st_uid != os.getuid() or own.stat().st_mode & 0o077):

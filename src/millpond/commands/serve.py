@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -25,6 +25,9 @@ from millpond.serving.http.ending import end_within
 from millpond.serving.http.log import log_as_json
 from millpond.serving.http.processes import Place, Processes, serve_as_worker, worker_place
 from millpond.serving.http.server import bound_listener, run_server, url_of
+
+if TYPE_CHECKING:
+    from uvicorn import Server
 
 _LIMITS = {
     "max_body_bytes": "Of a call's body; a larger one is answered 413.",
@@ -163,8 +166,11 @@ def serve(
                 serve_as_worker(app, place, tls=tls)
                 return
             with bound_listener(host, port) as listener:
-                _announce(url_of(listener, tls))
-                run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
+
+                async def on_start(_server: "Server") -> None:
+                    _announce(url_of(listener, tls))
+
+                run_server(app, [listener], tls=tls, on_start=on_start, on_stop=lambda: end_within(limits.drain_ms))
 
 
 def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> AbstractContextManager[None]:

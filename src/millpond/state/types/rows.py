@@ -64,12 +64,12 @@ class RowCodec:
             if len(self.names) == 1 and value is not None:
                 return self._single(value)
             raise DataError(
-                f"{self.what}: expected a tuple of the fields {self.names}, got "
+                f"{self.what}: expected a tuple of {len(self.names)} fields {self.names}, got "
                 f"{type(value).__name__} {value!r}. A single value is written with a comma: (value,)."
             )
         if len(value) != len(self.names):
             raise DataError(
-                f"{self.what}: expected the fields {self.names}, got {len(value)} values: {tuple(value)!r}."
+                f"{self.what}: expected {len(self.names)} fields {self.names}, got {len(value)}: {tuple(value)!r}."
             )
         return tuple(self._normalised(item, field) for item, field in zip(value, self.schema, strict=True))
 
