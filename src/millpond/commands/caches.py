@@ -101,14 +101,14 @@ def simulate(
         found = simulated(
             keys, chosen, wanted, lambda one: progress.step(f"{one.policy} {one.entries:,}: {_percent(one.hit_rate)}")
         )
-    if picture is not None:
-        draw(found, trace.name, picture)
     rows = [
         {"entries": size, **{one.policy: _percent(one.hit_rate) for one in found if one.entries == size}}
         for size in chosen
     ]
     result = [{**msgspec.to_builtins(one), "hit_rate": one.hit_rate} for one in found]
     tell({"simulated": result}, as_json=as_json, text=text_table(rows, list(rows[0])))
+    if picture is not None:
+        draw(found, trace.name, picture)
 
 
 def _view(source: str, api_key: str | None) -> View:
