@@ -1,5 +1,6 @@
 """`millpond doctor` finds what is wrong, says how to mend it, and sets its exit code."""
 
+import errno
 import json
 import os
 import tempfile
@@ -72,8 +73,50 @@ def test_a_tmpdir_that_python_passes_over_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     folder = _of("temporary folder", doctor.findings())
     assert folder.level == "warning"
-    assert f"TMPDIR={tmp_path / 'missing'}" in folder.found
-    assert folder.fix == f"make a folder there that you can write to: mkdir -p {tmp_path / 'missing'}"
+    assert f"TMPDIR={tmp_path / 'missing'} cannot be written: No such file or directory" in folder.found
+    assert folder.fix == f"mkdir -p {tmp_path / 'missing'}"
+
+
+def test_a_tmpdir_that_is_a_file_is_not_to_be_made_as_a_folder(monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("TMPDIR", str(file))
+    folder = _of("temporary folder", doctor.findings())
+    assert folder.level == "warning"
+    assert f"TMPDIR={file} cannot be written: Not a directory" in folder.found
+    assert folder.fix == "make room there, or point TMPDIR at a folder that you can write to"
+
+
+def test_a_full_tmpdir_is_a_warning_though_it_may_be_written(monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/dev/full")
+    written = tempfile.TemporaryFile
+
+    def opened(*, dir):  # noqa: A002 - the name that tempfile has
+        return Path(dir).open("wb") if str(dir) == "/dev/full" else written(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", opened)
+    folder = _of("temporary folder", doctor.findings())
+    assert (folder.level, "No space left on device" in folder.found) == ("warning", True)
+
+
+def test_where_no_temporary_folder_can_be_written_the_other_checks_go_on(monkeypatch):
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    found = doctor.findings()
+    folder = _of("temporary folder", found)
+    assert (folder.level, folder.found) == ("problem", "No usable temporary directory found in ['/tmp']")
+    assert _of("machine", found)
+
+
+def test_a_temporary_folder_whose_entries_others_can_replace_is_a_problem(monkeypatch, tmp_path):
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = _of("temporary folder", doctor.findings())
+    assert folder.level == "problem"
+    assert folder.found == f"{tmp_path} has mode 777: other users can replace what lies in it"
+    assert "chmod +t" in folder.fix
 
 
 def test_a_temporary_folder_that_others_can_enter_is_a_problem(monkeypatch, tmp_path):

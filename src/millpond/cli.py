@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import version
 
 from millpond.errors import MillpondError, MissingDependencyError
+from millpond.suggestions import did_you_mean
 
 try:
     import click
@@ -41,8 +42,10 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own signature
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            if not ctx.resilient_parsing:  # click's own message suggests only commands that are imported
+                ctx.fail(f"No such command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS) or '.'}")
             return None
         module = importlib.import_module(f"millpond.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))

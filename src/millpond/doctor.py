@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from millpond.errors import DataError, MillpondError
+from millpond.errors import DataError, MillpondError, MissingDependencyError, UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,7 @@ FEW_ARROW_ROWS = 50_000
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_OWN_TMPDIR = "make room there, or point TMPDIR at a folder that you can write to"
 
 
 @dataclass(frozen=True)
@@ -221,21 +222,27 @@ def _is_installed(package: str) -> bool:
 
 
 def _folder() -> Iterator[Finding]:
-    folder = Path(tempfile.gettempdir())
-    own = folder / f"millpond-{os.getuid()}"
     wanted = os.environ.get("TMPDIR")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        yield Finding("temporary folder", "problem", f"{folder} cannot be written", "point TMPDIR at a folder of yours")
-    elif own.exists() and (own.stat().st_uid != os.getuid() or own.stat().st_mode & 0o077):
+    passed_over = _write_error(Path(wanted)) if wanted else None
+    try:
+        folder = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # also raised where all disks are full
+        yield Finding("temporary folder", "problem", str(error.strerror), _OWN_TMPDIR)
+        return
+    if failed := _write_error(folder):
+        yield Finding("temporary folder", "problem", f"{folder} cannot be written: {failed.strerror}", _OWN_TMPDIR)
+        return
+    own = folder / f"millpond-{os.getuid()}"
+    if own.exists() and (own.stat().st_uid != os.getuid() or own.stat().st_mode & 0o077):
         mode = f"belongs to user {own.stat().st_uid} with mode {own.stat().st_mode & 0o777:o}"
         yield Finding("temporary folder", "problem", f"{own} {mode}", f"chmod 700 {own}, or point TMPDIR elsewhere")
-    elif wanted and not os.access(wanted, os.W_OK | os.X_OK):
-        yield Finding(
-            "temporary folder",
-            "warning",
-            f"{folder}, since TMPDIR={wanted} is no folder that can be written",
-            f"make a folder there that you can write to: mkdir -p {wanted}",
-        )
+    elif distrust := _distrust(folder):
+        found, _, fix = distrust.rpartition(". ")
+        yield Finding("temporary folder", "problem", found, fix)
+    elif passed_over:
+        found = f"{folder}, since TMPDIR={wanted} cannot be written: {passed_over.strerror}"
+        fix = f"mkdir -p {wanted}" if isinstance(passed_over, FileNotFoundError) else _OWN_TMPDIR
+        yield Finding("temporary folder", "warning", found, fix)
     else:
         yield Finding("temporary folder", "ok", str(folder))
     free = shutil.disk_usage(folder).free
@@ -246,6 +253,29 @@ def _folder() -> Iterator[Finding]:
         )
     else:
         yield Finding("disk", "ok", said)
+
+
+def _write_error(folder: Path) -> OSError | None:
+    """Write to a folder, since its permissions do not tell that its disk is full or read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        return error
+    return None
+
+
+def _distrust(folder: Path) -> str:
+    """Return why state hosts do not trust a folder; empty if they do, or if there is no PySpark to run them."""
+    try:
+        from millpond.spark.environment.folders import check_path
+    except MissingDependencyError:
+        return ""
+    try:
+        check_path(folder)
+    except UnavailableError as error:
+        return str(error)
+    return ""
 
 
 def _machine() -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,7 @@ from millpond.cache import new_cache
 from millpond.cache.curves import curves_view, record
 from millpond.cache.curves.trace import MAGIC, write_trace
 from millpond.cli import cli
-from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
+from millpond.errors import DataError, MillpondError, MissingDependencyError, OptionError, UnavailableError
 from millpond.features import Aggregation, Field, GroupBy
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher, http_app, running_server
@@ -107,6 +108,16 @@ def test_a_trace_is_replayed_on_every_policy_and_size(tmp_path):
     assert "w-tinylfu" in table.stdout
     assert table.stderr == ""
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_take_the_table_along(tmp_path, monkeypatch):
+    cache, writer = write_trace(new_cache("traced", max_entries=3), tmp_path / "keys.trace")
+    cache.get("a")
+    writer.close()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ran = CliRunner().invoke(cli, ["caches", "simulate", str(tmp_path / "keys.trace"), "--picture", "rates.png"])
+    assert isinstance(ran.exception, MissingDependencyError)
+    assert "w-tinylfu" in ran.stdout
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path):

@@ -2,10 +2,20 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from millpond.cli import cli
+from millpond.commands.compile import cost_of_change
 from millpond.errors import OptionError
-from millpond.features import SERVING_INFO_DATASET, ServingInfo, compile_group_by, serving_info_key
+from millpond.features import (
+    SERVING_INFO_DATASET,
+    Aggregation,
+    Field,
+    GroupBy,
+    ServingInfo,
+    compile_group_by,
+    serving_info_key,
+)
 from millpond.kv import Put, open_store
 from tests.serving.world import ROUTE
 
@@ -52,6 +62,17 @@ def test_against_a_store_it_says_what_a_change_costs(tmp_path, changed, cost):
     url = f"lmdb://{tmp_path}/kv"
     served(url, **changed)
     assert cost in compiled("--store", url)
+
+
+def test_a_snapshot_costs_no_stream():
+    snapshot = GroupBy(
+        "daily", (Field("k", "string"),), (), (Aggregation("count", windows=("7d",)),), accuracy="snapshot"
+    )
+    plan = compile_group_by(snapshot)
+    info = ServingInfo("daily", plan.definition_hash, 0, 1, "b", "s", plan.generation, plan.batch_form)
+    assert cost_of_change(plan, None) == "nothing is served yet: an upload"
+    assert cost_of_change(plan, replace(info, batch_form="00")) == "an upload"
+    assert f"{plan.generation} after 0badcafe: an upload;" in cost_of_change(plan, replace(info, generation="0badcafe"))
 
 
 def test_a_module_without_definitions_is_refused():

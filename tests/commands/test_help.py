@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -37,5 +38,24 @@ def test_the_help_of_a_command_loads_neither_spark_nor_a_server():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_an_unknown_command_ends_in_exit_code_2():
-    assert CliRunner().invoke(cli, ["uplaod"]).exit_code == 2
+def test_an_unknown_command_ends_in_exit_code_2_and_the_nearest_one_is_suggested():
+    ran = CliRunner().invoke(cli, ["uplaod"])
+    assert ran.exit_code == 2
+    assert "No such command 'uplaod'; did you mean 'upload'?" in ran.output
+
+
+@pytest.mark.parametrize("group", ["caches", "state"])
+def test_the_help_of_a_group_cuts_no_description_short(group):
+    assert "..." not in CliRunner().invoke(cli, [group, "--help"]).output.partition("Commands:")[2]
+
+
+def test_every_option_of_a_command_is_described():
+    for command in COMMANDS:
+        context = click.Context(cli)
+        for each in _with_subcommands(cli.get_command(context, command)):
+            lacking = [option.name for option in each.params if isinstance(option, click.Option) and not option.help]
+            assert (each.name, lacking) == (each.name, [])
+
+
+def _with_subcommands(command):
+    return [command, *getattr(command, "commands", {}).values()]

@@ -70,6 +70,13 @@ def url_said_by(process):
     return said.split()[-1]
 
 
+def test_a_server_that_cannot_be_set_up_does_not_say_that_it_serves(folder):
+    with served(folder, "--tls-certificate", "flights.py", "--tls-key", "flights.py") as process:
+        said, error = process.communicate(timeout=60)
+    assert (said, process.returncode) == ("", 2)
+    assert "the server cannot be set up with flights.py and flights.py" in error
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_group_bys_and_joins_are_served_until_the_command_is_stopped(folder, processes):
     options = ["--processes", processes, "--fetcher-cache-size", "1MB", "--max-requests", "5"]

@@ -166,6 +166,16 @@ def test_savepoint_and_import_write_savepoints(run, spark, keyed_query, pyspark_
 
 
 @pytest.mark.spark
+def test_import_seals_the_savepoint_with_the_key_that_it_is_given(run, spark, pyspark_query, tmp_path):
+    key = bytes(range(32))
+    (tmp_path / "key").write_bytes(key)
+    assert run("import", pyspark_query, tmp_path / "saved", "--seal", tmp_path / "key")[0] == 0
+    assert Savepoint.open(str(tmp_path / "saved"), seal=key).table("seen").num_rows == 2
+    with pytest.raises(OptionError, match="is sealed with a key"):
+        run("ls", tmp_path / "saved")
+
+
+@pytest.mark.spark
 def test_bad_input_of_a_query_is_refused(run, spark, keyed_query, pyspark_query, tmp_path):
     for arguments, says in (
         (("show", keyed_query, "sen"), "did you mean 'seen'"),

@@ -46,7 +46,12 @@ def test_it_shows_the_checkpoints_that_are_named_until_it_is_stopped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [(["localhost:8766"], "is no page"), (["--api-keys", "nowhere"], "nowhere cannot be read")]
+    ("options", "message"),
+    [
+        ([], "there is nothing to show"),
+        (["localhost:8766"], "is no page"),
+        (["--api-keys", "nowhere"], "nowhere cannot be read"),
+    ],
 )
 def test_options_that_cannot_be_end_the_command_with_one_line(options, message):
     process = started(*options)

@@ -129,6 +129,6 @@ def test_a_command_says_what_it_does_on_stderr_unless_it_is_quiet(spark, monkeyp
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
     asked = ["backfill", *options, "--hop-table", files / "hops", "--from", 0, "--to", 48 * HOUR_MS]
     loud = CliRunner().invoke(cli, [str(each) for each in asked], catch_exceptions=False)
-    assert "collecting route from 0 to 172800000\n" in loud.stderr
+    assert "collecting route from 1970-01-01 to 1970-01-03\n" in loud.stderr
     quiet = CliRunner().invoke(cli, [*(str(each) for each in asked), "--quiet"], catch_exceptions=False)
     assert (quiet.exit_code, quiet.stderr) == (0, "")

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from millpond.commands.options import TimeOfDay
+from millpond.commands.options import TimeOfDay, shown_time
 from millpond.commands.spark_command import Given, on_spark
 
 
@@ -17,7 +17,8 @@ def backfill(given: Given, *, hop_table: str, begin_ms: int, end_ms: int) -> Non
     from millpond.spark import backfill as run_backfill
 
     group_by = given.group_by
-    with given.session("backfill", f"collecting {group_by.name} from {begin_ms} to {end_ms}") as spark:
+    doing = f"collecting {group_by.name} from {shown_time(begin_ms)} to {shown_time(end_ms)}"
+    with given.session("backfill", doing) as spark:
         found = run_backfill(group_by, (begin_ms, end_ms), hop_table, tables=given.tables(spark), spark=spark)
-    text = f"{group_by.name}: hop table {hop_table} reaches to {found.end_ms}, version {found.version}"
+    text = f"{group_by.name}: hop table {hop_table} reaches to {shown_time(found.end_ms)}, version {found.version}"
     given.tell(msgspec.to_builtins(found, str_keys=True), text)

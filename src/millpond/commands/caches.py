@@ -37,7 +37,7 @@ def caches() -> None:
     """Size caches by their hit-rate curves."""
 
 
-@caches.command()
+@caches.command(short_help="Tell which caches are too small, too large or useless.")
 @click.argument("source", metavar="URL|FILE")
 @click.option("--hit-rate", type=click.FloatRange(0, 1), help="Tell the smallest size of each cache for this hit rate.")
 @click.option("--budget", metavar="SIZE", help="Tell how to split this many bytes over all caches, as 2GB.")
@@ -101,14 +101,14 @@ def simulate(
         found = simulated(
             keys, chosen, wanted, lambda one: progress.step(f"{one.policy} {one.entries:,}: {_percent(one.hit_rate)}")
         )
-    if picture is not None:
-        draw(found, trace.name, picture)
     rows = [
         {"entries": size, **{one.policy: _percent(one.hit_rate) for one in found if one.entries == size}}
         for size in chosen
     ]
     result = [{**msgspec.to_builtins(one), "hit_rate": one.hit_rate} for one in found]
     tell({"simulated": result}, as_json=as_json, text=text_table(rows, list(rows[0])))
+    if picture is not None:
+        draw(found, trace.name, picture)
 
 
 def _view(source: str, api_key: str | None) -> View:

@@ -37,21 +37,22 @@ def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: boo
 def cost_of_change(plan: GroupByPlan, served: ServingInfo | None) -> str:
     """Say what it takes to serve a plan, given the upload of the same name that is served, if any.
 
+    A snapshot is only uploaded: it has no stream.
+
     >>> from millpond.features import Aggregation, Field, GroupBy
     >>> plan = compile_group_by(GroupBy("g", (Field("k", "string"),), (), (Aggregation("count"),)))
     >>> cost_of_change(plan, None)
     'nothing is served yet: an upload and a stream'
     """
+    streamed = plan.group_by.accuracy == "temporal"
     if served is None:
-        return "nothing is served yet: an upload and a stream"
+        return f"nothing is served yet: an upload{' and a stream' if streamed else ''}"
     if served.generation != plan.generation:
         former = served.generation or "format 1"
-        return (
-            f"a new generation, {plan.generation} after {former}: start a stream of it, then upload; the former "
-            "one is served until then"
-        )
+        steps = "start a stream of it, then upload" if streamed else "an upload"
+        return f"a new generation, {plan.generation} after {former}: {steps}; the former one is served until then"
     if served.batch_form != plan.batch_form:
-        return "an upload; the stream goes on (restart it if cells were added)"
+        return f"an upload{'; the stream goes on (restart it if cells were added)' if streamed else ''}"
     if served.definition_hash != plan.definition_hash:
         return "nothing stored changes: restart the fetchers"
     return "nothing: this definition is served"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+import numpy as np
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -51,6 +52,15 @@ class TimeOfDay(click.ParamType[int]):
             )
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         return int(aware.timestamp() * 1000)
+
+
+def shown_time(time_ms: int) -> str:
+    """Return milliseconds since the epoch as text that `TimeOfDay` takes.
+
+    >>> shown_time(1_780_272_000_000), shown_time(1_780_272_300_000)
+    ('2026-06-01', '2026-06-01T00:05Z')
+    """
+    return str(np.datetime_as_string(np.datetime64(time_ms, "ms"), unit="auto", timezone="UTC"))
 
 
 def snapshots_end_option(command: _Command) -> _Command:

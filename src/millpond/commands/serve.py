@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -26,12 +26,33 @@ from millpond.serving.http.log import log_as_json
 from millpond.serving.http.processes import Place, Processes, serve_as_worker, worker_place
 from millpond.serving.http.server import bound_listener, run_server, url_of
 
+if TYPE_CHECKING:
+    from uvicorn import Server
+
+_LIMITS = {
+    "max_body_bytes": "Of a call's body; a larger one is answered 413.",
+    "max_head_bytes": "Of a call's head; a larger one is answered 431.",
+    "max_requests": "In a call, or rows of a table; more are answered 400.",
+    "max_features": "Named in a call; more are answered 400.",
+    "max_in_flight": "Fetches at a time; a further one is answered 429.",
+    "max_connections": "At a time; beyond it those that were idle longest are closed.",
+    "timeout_ms": "Of a call; then it is answered 503.",
+    "head_timeout_ms": "Of a new connection's first head; then it is closed.",
+    "idle_timeout_ms": "Between two calls of a connection; then it is closed.",
+    "drain_ms": "For calls in flight when the service is told to stop.",
+}
+"""What each field of `Limits` bounds, and what happens beyond it."""
+
 
 def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each field of `Limits` to a command."""
     for field in reversed(msgspec.structs.fields(Limits)):
         option = click.option(
-            f"--{field.name.replace('_', '-')}", type=click.IntRange(min=1), default=field.default, show_default=True
+            f"--{field.name.replace('_', '-')}",
+            type=click.IntRange(min=1),
+            default=field.default,
+            show_default=True,
+            help=_LIMITS[field.name],
         )
         command = option(command)
     return command
@@ -145,8 +166,11 @@ def serve(
                 serve_as_worker(app, place, tls=tls)
                 return
             with bound_listener(host, port) as listener:
-                _announce(url_of(listener, tls))
-                run_server(app, [listener], tls=tls, on_stop=lambda: end_within(limits.drain_ms))
+
+                async def on_start(_server: "Server") -> None:
+                    _announce(url_of(listener, tls))
+
+                run_server(app, [listener], tls=tls, on_start=on_start, on_stop=lambda: end_within(limits.drain_ms))
 
 
 def _pushing(app: HttpApp, endpoint: str | None, place: Place | None) -> AbstractContextManager[None]:

@@ -70,7 +70,7 @@ def list_states(
     _print_rows(records, as_json=as_json)
 
 
-@state.command()
+@state.command(short_help="Show the contents of STATE in CHECKPOINT.")
 @_checkpoint_argument
 @_state_argument
 @_timers_option
@@ -106,7 +106,7 @@ def show(
     found.tell(as_json=as_json)
 
 
-@state.command()
+@state.command(short_help="Show what changed in STATE of CHECKPOINT since a version.")
 @_checkpoint_argument
 @_state_argument
 @_timers_option
@@ -145,7 +145,7 @@ def diff(
     sys.exit(int(changed.total > 0))
 
 
-@state.command()
+@state.command(short_help="Write all state of CHECKPOINT to a savepoint.")
 @_checkpoint_argument
 @click.argument("location", metavar="LOCATION")
 @_operator_option
@@ -172,7 +172,7 @@ def savepoint(
     _tell_savepoint(written, as_json=as_json)
 
 
-@state.command("import")
+@state.command("import", short_help="Write the state of a PySpark query to a savepoint.")
 @_checkpoint_argument
 @click.argument("location", metavar="LOCATION")
 @_operator_option
@@ -186,6 +186,9 @@ def savepoint(
     type=click.Choice(["EventTime", "ProcessingTime"]),
     help="Of which time the timeouts of applyInPandasWithState are.",
 )
+@click.option(
+    "--seal", type=click.File("rb"), metavar="FILE", help="A file with the key that the savepoint is to be sealed with."
+)
 @session_options
 @json_option
 @quiet_option
@@ -198,6 +201,7 @@ def import_(
     ttls: tuple[str, ...],
     group_state: str | None,
     time_mode: str | None,
+    seal: BinaryIO | None,
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -223,6 +227,7 @@ def import_(
             ttl_ms=ttl_ms,
             group_state=group_state,
             time_mode=time_mode,
+            seal=None if seal is None else seal.read(),
         )
     _tell_savepoint(written, as_json=as_json)
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import click
 import msgspec
 
-from millpond.commands.options import TimeOfDay
+from millpond.commands.options import TimeOfDay, shown_time
 from millpond.commands.spark_command import Given, on_spark, store_option
 from millpond.errors import OptionError
 from millpond.features import parse_window
@@ -38,7 +38,9 @@ def stream(
                     f"GroupBy {group_by.name!r}: nothing was uploaded yet; upload it first, or give --start"
                 )
             start = served.batch_end_ms
-        with given.session("stream", f"streaming {group_by.name} from {start}; stop it with Ctrl-C") as spark:
+        with given.session(
+            "stream", f"streaming {group_by.name} from {shown_time(start)}; stop it with Ctrl-C"
+        ) as spark:
             query = run_stream(
                 group_by,
                 store,

@@ -10,6 +10,7 @@ import click
 from millpond.api_keys import read_api_keys
 from millpond.commands.spark_command import session_settings, spark_session
 from millpond.commands.stored_state import stored_state
+from millpond.errors import OptionError
 from millpond.state.checkpoint.stored_state import StoredState
 from millpond.ui.joined_pages import joined_pages
 from millpond.ui.server import page_server
@@ -45,6 +46,8 @@ def ui(
 ) -> None:
     """Serve the web page for stored state, and for the combined pages at the URLs of services and Spark drivers."""
     keys = [] if api_keys is None else read_api_keys(api_keys)
+    if not pages and not locations:
+        raise OptionError("there is nothing to show: give the URL of a service or a Spark driver, or --state LOCATION.")
     sessions = _Session(master, settings)
     view = StoredStateView(lambda: list(locations), sessions.open)
     source = joined_pages(pages, view, keys[0] if keys else None)

@@ -48,6 +48,7 @@ def test_late_rows_are_kept_however_the_word_is_written(late, kept):
         ({"time_mode": "Event"}, "timeMode='Event': expected one of 'None', 'EventTime', 'ProcessingTime'"),
         ({"output_mode": "Complete"}, "outputMode='Complete': expected one of 'Append', 'Update'"),
         ({"on_error": "ignore"}, "on_error='ignore': expected one of 'fail', 'dead-letter'"),
+        ({"config": "rocksdb"}, r"state='rocksdb': expected a StateConfig, as in StateConfig\(backend='rocksdb'\)"),
         ({"initial": object(), "savepoint": "/place"}, "with an initialState or with a savepoint; give one of them"),
         ({"processor": Silent}, r"got the class Silent and not an instance of it. Write Silent\(\)"),
     ],

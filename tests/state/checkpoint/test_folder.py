@@ -30,6 +30,11 @@ AZURITE = {
 }
 
 
+def test_a_location_that_is_no_text_is_refused_with_how_to_write_it(tmp_path):
+    with pytest.raises(OptionError, match=r"expected a path or URI as text, such as str\(path\)"):
+        Folder(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("location", "kind", "options", "path"),
     [

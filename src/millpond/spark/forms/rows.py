@@ -111,7 +111,7 @@ class OutputColumns:
             wrong = next(row for row in rows if not (isinstance(row, Row) and hasattr(row, "__fields__")))
             raise DataError(
                 f"the processor gave {type(wrong).__name__} {wrong!r}; expected a Row with the fields {self._names}, "
-                f"as in Row({self._names[0]}=…)."
+                f"as in yield Row({self._names[0]}=…)."
             ) from None
         return [[row.get(name) for row in by_name] for name in self._names]
 

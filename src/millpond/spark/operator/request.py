@@ -42,6 +42,8 @@ class OperatorRequest:
         check_choice("outputMode", self.output_mode, ("Append", "Update"))
         check_choice("late", self.late, ("drop", "keep"))
         check_choice("on_error", self.on_error, ("fail", "dead-letter"))
+        if not isinstance(self.config, StateConfig | None):
+            raise OptionError(f"state={self.config!r}: expected a StateConfig, as in StateConfig(backend='rocksdb').")
         if self.initial is not None and self.savepoint is not None:
             raise OptionError("a new query begins with an initialState or with a savepoint; give one of them.")
 

@@ -33,11 +33,16 @@ class Folder:
         filesystem: used instead of the one that the location's scheme names.
 
     Raises:
-        OptionError: the location is invalid, or has an option that its file system does not know.
+        OptionError: the location is no text, is invalid, or has an option that its file system does not know.
         MissingDependencyError: a driver of its file system is not installed.
     """
 
     def __init__(self, location: str, filesystem: pa.fs.FileSystem | None = None) -> None:
+        if not isinstance(location, str):
+            raise OptionError(
+                f"the location {location!r} is no text; expected a path or URI as text, such as str(path), or the "
+                "`location` of a savepoint."
+            )
         self.location = masked(location)
         found, root = _opened(location) if filesystem is None else (filesystem, location)
         while isinstance(found, pa.fs.SubTreeFileSystem):
