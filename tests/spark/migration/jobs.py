@@ -133,7 +133,7 @@ class Counted(StatefulProcessor):
         for expiry_ms in list(self.handle.listTimers()):
             self.handle.deleteTimer(expiry_ms)
         last = max(seconds(row.at) for row in rows)
-        self.handle.registerTimer(last * 1000 + TIMER_MS)
+        self.handle.registerTimer(last * 1000 + TIMER_MS + 1)
         yield Row(user=key[0], kind="rows", n=n)
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):

@@ -204,9 +204,9 @@ def test_the_state_of_apply_in_pandas_with_state_gets_a_name_and_its_timeouts_be
     assert {key[0]: row["value.n"] for key, row in rows_of(saved, "visits").items()} == {"ann": 2, "bob": 1, None: 1}
     timers = saved.table("$processing_timers").to_pylist()
     assert {(row["key.user"], row["map_key.expiry_ms"]) for row in timers} == {
-        ("ann", 1_110_000),
-        ("bob", 1_100_000),
-        (None, 1_100_000),
+        ("ann", 1_110_001),
+        ("bob", 1_100_001),
+        (None, 1_100_001),
     }
 
 

@@ -58,7 +58,8 @@ def import_state(
 
     The operator is one of PySpark's `transformWithState`, `transformWithStateInPandas` and `applyInPandasWithState`.
     Values, lists, maps, times to live and timers are kept. The state of `applyInPandasWithState` becomes a value
-    state, and its timeouts become timers. The old checkpoint is only read.
+    state. Its timeouts become timers one millisecond later, so they fire in the same batches: Spark fires a timeout
+    once time has passed it, and a timer as soon as time has reached it. The old checkpoint is only read.
 
     Args:
         spark: a session that can read the query's state store.

@@ -197,8 +197,9 @@ class PySparkOperator:
                 "of which time. Say 'EventTime' for GroupStateTimeout.EventTimeTimeout, 'ProcessingTime' for "
                 "GroupStateTimeout.ProcessingTimeTimeout."
             )
-        timeout = F.col("value.timeoutTimestamp").alias("expiration_timestamp_ms")
-        return [*states, PySparkState(timers, rows.where("value.timeoutTimestamp >= 0").select("key", timeout))]
+        # Spark fires a timeout once time has passed it, and a timer as soon as time has reached it.
+        expiry = (F.col("value.timeoutTimestamp") + 1).alias("expiration_timestamp_ms")
+        return [*states, PySparkState(timers, rows.where("value.timeoutTimestamp >= 0").select("key", expiry))]
 
     def _read(self, **options: str) -> DataFrame:
         reader = self.spark.read.format("statestore").options(operatorId=self.operator.id, batchId=self.version)
