@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import DAY_MS, UNKNOWN, Aggregation, Field, GroupBy, PartialIr, Tile, compile_group_by
-from millpond.features.answering import BatchDecoder, Finishers, Layout, TileColumnDecoder, TileDecoder, pair_merger
+from millpond.features.answering import (
+    BatchDecoder,
+    Finishers,
+    Layout,
+    TileColumnDecoder,
+    TileDecoder,
+    pair_merger,
+    window_merger,
+)
 
 GROUP_BY = GroupBy(
     "route",
@@ -18,6 +26,7 @@ GROUP_BY = GroupBy(
         Aggregation("last_k", "tail", windows=("1h",), k=2),
         Aggregation("unique_count", "tail", windows=("7d",)),
         Aggregation("max", "delay", windows=("7d",)),
+        Aggregation("min", "delay", windows=("1h", "7d")),
     ),
 )
 PLAN = compile_group_by(GROUP_BY)
@@ -32,6 +41,14 @@ irs = st.lists(inputs, max_size=5).map(lambda events: PLAN.collect(list(range(le
 @settings(max_examples=50, deadline=None)
 def test_a_compiled_merge_of_two_is_the_plans_merge(left, right):
     assert pair_merger(PLAN)(left, right) == PLAN.merge(left, right)
+
+
+@given(pairs=st.lists(st.tuples(irs, irs), min_size=len(LAYOUT.windows), max_size=len(LAYOUT.windows)))
+@settings(max_examples=50, deadline=None)
+def test_a_compiled_merge_of_all_windows_is_the_layouts_merge(pairs):
+    bases = [LAYOUT.project(place, base) for place, (base, _) in enumerate(pairs)]
+    expected = [LAYOUT.merge(place, bases[place], LAYOUT.project(place, tail)) for place, (_, tail) in enumerate(pairs)]
+    assert list(window_merger(LAYOUT)(bases, [tail for _, tail in pairs])) == expected
 
 
 @given(ir=irs, start=st.integers(0, 100), complete=st.booleans())

@@ -175,7 +175,7 @@ class ManyKeys:
                 features.update(of_part[place])  # type: ignore[arg-type]  # as above
             if wanted is not None:
                 features = {name: features[name] for name in wanted}
-            states = nulls(features) if None in features.values() else {}
+            states = {} if all(features.values()) else nulls(features)
             ends = self._ends[0] if single else dict(zip(prepared.labels, self._ends, strict=True))
             answer = answers[place] = FetchResponse(name, request.keys, at, features, states, {}, ends)
             count += 1
@@ -191,9 +191,7 @@ class ManyKeys:
         """Like `_finish`, for the common case: a GroupBy, all its features, all keys, and no answer log."""
         name, at, end = self._prepared.target.name, self._at, self._ends[0]
         made = [
-            FetchResponse(
-                name, request.keys, at, features, nulls(features) if None in features.values() else {}, {}, end
-            )
+            FetchResponse(name, request.keys, at, features, {} if all(features.values()) else nulls(features), {}, end)
             for request, features in zip(self._requests, values, strict=True)
         ]
         self._answers[:] = made

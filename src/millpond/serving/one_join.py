@@ -136,7 +136,7 @@ class OneJoin:
             ends[label] = result.landed.batch_end_ms
         if self._features is not None:
             features = {name: features[name] for name in self._features}
-        states = nulls(features) if None in features.values() else {}
+        states = {} if all(features.values()) else nulls(features)
         null = len(states)
         self._counters.one_join(kv_calls, [result.counts for result in found.parts], null, len(features) - null)
         return FetchResponse(self._name, keys, query_ms, features, states, {}, ends)

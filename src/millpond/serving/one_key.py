@@ -68,14 +68,20 @@ class OneKey:
             kv_calls: how many calls of the store it took.
         """
         features = self.finish(found.bases, found.tails)
-        states = nulls(features) if None in features.values() else {}
+        states = {} if all(features.values()) else nulls(features)
         null = len(states)
         self._counters.one_key(kv_calls, found.counts, null, len(features) - null)
         return FetchResponse(self._name, keys, query_ms, features, states, {}, found.landed.batch_end_ms)
 
 
 def nulls(features: Mapping[str, Any]) -> dict[str, ValueState]:
-    """Return the state ``null`` for each feature whose value is null."""
+    """Return the state ``null`` for each feature whose value is null.
+
+    If every value is true, none is null. That is much faster to check than to compare each with None.
+
+    >>> nulls({"count_1h": 3, "sum_1h": 0, "max_1h": None})
+    {'max_1h': 'null'}
+    """
     return {name: "null" for name, value in features.items() if value is None}
 
 

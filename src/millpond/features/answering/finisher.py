@@ -9,11 +9,11 @@ The final computations of counts, sums and averages are written out too.
 Unknown cells need a check, so answers with unknown cells are computed feature by feature, without generated source.
 """
 
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millpond.features.answering.layout import Layout, Projection
+from millpond.features.answering.merge_source import merge_source
 from millpond.features.cells.cell import Cell, Ir
 from millpond.features.cells.counts_and_sums import (
     LOW,
@@ -175,18 +175,13 @@ class Finishers:
             used = {position for at, feature, _ in self._features if at == place for position in feature.positions}
             if not used:
                 continue
-            lines.append(f"base = bases[{place}]")
+            lines.append(f"{''.join(f'base_{position}, ' for position in window.positions)} = bases[{place}]")
             if not columns:
                 lines.append(f"tail = tails[{place}]")
-            for at, position in enumerate(window.positions):
+            for merge, position in zip(self._layout.merges[place], window.positions, strict=True):
                 if position in used:
                     cells_of[place, position] = variable = f"cell_{place}_{position}"
-                    merge = self._layout.merges[place][at]
                     tail = f"tail_{position}" if columns else f"tail[{position}]"
-                    if merge is operator.add:
-                        merged = f"base[{at}] + {tail}"
-                    else:
-                        names[f"merge_{position}"] = merge
-                        merged = f"merge_{position}(base[{at}], {tail})"
+                    merged = merge_source(merge, f"base_{position}", tail, f"merge_{position}", names)
                     lines.append(f"{variable} = {merged}")
         return lines, cells_of

@@ -4,10 +4,10 @@ The tail of a key is often two tiles: the present one, and one that is not close
 `merge`, they cost as much as decoding one of them.
 """
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
+from millpond.features.answering.merge_source import merge_source
 from millpond.features.cells.cell import Ir
 from millpond.features.plan import GroupByPlan
 
@@ -21,14 +21,18 @@ def pair_merger(plan: GroupByPlan) -> Callable[[Ir, Ir], Ir]:
     (5,)
     """
     names: dict[str, Any] = {}
-    merged = []
-    for place, cell in enumerate(plan.cells.cells):
-        if cell.merge is operator.add:
-            merged.append(f"left[{place}] + right[{place}]")
-        else:
-            names[f"merge_{place}"] = cell.merge
-            merged.append(f"merge_{place}(left[{place}], right[{place}])")
-    source = f"def merge(left, right):\n    return ({', '.join(merged)}{',' if merged else ''})\n"
+    cells = plan.cells.cells
+    lefts, rights = ("".join(f"{side}_{place}, " for place in range(len(cells))) for side in ("left", "right"))
+    merged = [
+        merge_source(cell.merge, f"left_{place}", f"right_{place}", f"merge_{place}", names)
+        for place, cell in enumerate(cells)
+    ]
+    source = f"""
+def merge(left, right):
+    [{lefts}] = left
+    [{rights}] = right
+    return ({"".join(f"{one}, " for one in merged)})
+"""
     exec(compile(source, "<pair_merger>", "exec"), names)  # noqa: S102 - source of numbers only
     compiled: Callable[[Ir, Ir], Ir] = names["merge"]
     return compiled

@@ -19,20 +19,20 @@ import msgspec
 from millpond.features.answering.tile_decoder import tile_head
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.stored_values import encode_int
+from millpond.features.packed_columns import list_header
 from millpond.features.plan import GroupByPlan
 from millpond.features.scalar_values import LONG_MAX, LONG_MIN
 from millpond.features.value_codec import VALUE_FORMAT_VERSION
 from millpond.features.value_header import DECODE_ERRORS, HEADER
 
 _NUMBERS = 4
-_header = HEADER.unpack_from
 _body = itemgetter(slice(HEADER.size, None))
 _ARRAY = struct.Struct(">BI")
 """The header of a MessagePack array: its first byte and its length."""
 
 _ARRAY_MARK = 0xDD
 _crc32 = zlib.crc32
-_unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 Column = Sequence[Cell]
 """One cell of each tile, or of each key."""
@@ -56,19 +56,21 @@ class TileColumnDecoder:
     >>> decoder = TileColumnDecoder(plan)
     >>> columns = decoder.decode([b"EWR", b"JFK"], [2, 0], tiles)
     >>> columns.start_ms, columns.cells
-    ((0, 300000), [(3, 4)])
+    ([0, 300000], [[3, 4]])
     >>> decoder.merged(columns.cells, [2, 0])
     [[7, 0]]
     """
 
-    __slots__ = ("_cells_of", "_decoders", "_empties", "_head", "_head_of", "_merges")
+    __slots__ = ("_cells_of", "_decoders", "_empties", "_head", "_merges", "_opening_of", "_width")
 
     def __init__(self, plan: GroupByPlan) -> None:
         cells = plan.tile_cells.cells
-        self._head = tile_head(plan)
-        head_end = HEADER.size + len(self._head)
-        self._head_of = itemgetter(slice(HEADER.size, head_end))
-        self._cells_of = itemgetter(slice(head_end, None))
+        self._width = _NUMBERS + len(cells)
+        # A tile's checksum guarantees that its list is as long as the list's header says.
+        self._head = tile_head(plan) + list_header(self._width)
+        opening = struct.Struct(f"{HEADER.format}{len(self._head)}s")
+        self._opening_of = opening.unpack_from
+        self._cells_of = itemgetter(slice(opening.size, None))
         self._decoders = tuple((place, _column_decoder(cell)) for place, cell in enumerate(cells) if not cell.plain)
         self._empties = tuple(cell.empty for cell in cells)
         self._merges = tuple(cell.merge for cell in cells)
@@ -87,17 +89,14 @@ class TileColumnDecoder:
         try:
             addresses = chain.from_iterable(map(repeat, map(_crc32, keys), counts))
             sums = map(_crc32, map(_body, stored), addresses)
-            if (
-                list(map(_header, stored)) != list(zip(repeat(VALUE_FORMAT_VERSION, count), sums, strict=True))
-                or list(map(self._head_of, stored)).count(self._head) < count
-            ):
+            expected = zip(repeat(VALUE_FORMAT_VERSION, count), sums, repeat(self._head, count), strict=True)
+            if list(map(self._opening_of, stored)) != list(expected):
                 return None
             # Joined to one MessagePack array, all tiles are decoded in one call.
-            rows = _unpack(b"".join([_ARRAY.pack(_ARRAY_MARK, count), *map(self._cells_of, stored)]))
-            if len(rows) < count or set(map(len, rows)) != {_NUMBERS + len(self._empties)}:
-                return None
-            start_ms, size_ms, complete, _, *cells = zip(*rows, strict=True)
-            columns: list[Column] = list(cells)
+            width = self._width
+            joined = _unpack(b"".join([_ARRAY.pack(_ARRAY_MARK, count * width), *map(self._cells_of, stored)]))
+            split: list[Column] = [joined[place::width] for place in range(width)]
+            start_ms, size_ms, complete, _, *columns = split
             for place, decode in self._decoders:
                 columns[place] = decode(columns[place])
         except DECODE_ERRORS:

@@ -20,12 +20,12 @@ def min_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
     >>> min_cells(parse_type("string")).merge("b", "a")
     'a'
     """
-    return _extreme_cells("min", type_, _least_collected, _least, _least_of)
+    return _extreme_cells("min", type_, _least_collected, least, _least_of)
 
 
 def max_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
     """Make the cells that keep the greatest value."""
-    return _extreme_cells("max", type_, _greatest_collected, _greatest, _greatest_of)
+    return _extreme_cells("max", type_, _greatest_collected, greatest, _greatest_of)
 
 
 def _extreme_cells(kind: str, type_: DataType | None, collect: Any, merge: Any, merge_all: Any) -> CellOperation:
@@ -57,13 +57,18 @@ def _greatest_collected(_: Sequence[int], values: Sequence[Any]) -> Cell:
     return max(values, default=None)
 
 
-def _least(left: Cell, right: Cell) -> Cell:
+# A fetcher writes these merges out in its own code, so they are public here.
+
+
+def least(left: Cell, right: Cell) -> Cell:
+    """Return the lesser of two cells; None is no value."""
     if left is None or (right is not None and right < left):
         return right
     return left
 
 
-def _greatest(left: Cell, right: Cell) -> Cell:
+def greatest(left: Cell, right: Cell) -> Cell:
+    """Return the greater of two cells; None is no value."""
     if left is None or (right is not None and right > left):
         return right
     return left
