@@ -13,7 +13,6 @@ from millpond.features.answering import (
     TileColumnDecoder,
     TileDecoder,
     pair_merger,
-    window_merger,
 )
 
 GROUP_BY = GroupBy(
@@ -41,14 +40,6 @@ irs = st.lists(inputs, max_size=5).map(lambda events: PLAN.collect(list(range(le
 @settings(max_examples=50, deadline=None)
 def test_a_compiled_merge_of_two_is_the_plans_merge(left, right):
     assert pair_merger(PLAN)(left, right) == PLAN.merge(left, right)
-
-
-@given(pairs=st.lists(st.tuples(irs, irs), min_size=len(LAYOUT.windows), max_size=len(LAYOUT.windows)))
-@settings(max_examples=50, deadline=None)
-def test_a_compiled_merge_of_all_windows_is_the_layouts_merge(pairs):
-    bases = [LAYOUT.project(place, base) for place, (base, _) in enumerate(pairs)]
-    expected = [LAYOUT.merge(place, bases[place], LAYOUT.project(place, tail)) for place, (_, tail) in enumerate(pairs)]
-    assert list(window_merger(LAYOUT)(bases, [tail for _, tail in pairs])) == expected
 
 
 @given(ir=irs, start=st.integers(0, 100), complete=st.booleans())

@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from millpond.features import UNKNOWN, Ir, PartialIr, Tile
-from millpond.features.answering import Layout, window_merger
+from millpond.features.answering import Layout
 from millpond.features.answering.layout import Projection
 from millpond.serving.group_status import Served
 from millpond.serving.landed_batch import LandedBatch, View, is_short, short_hops
@@ -87,31 +87,12 @@ class PieceKind:
 class ClosedForm:
     """The form of closed parts for one layout: the kinds of pieces they keep. Made once for each plan."""
 
-    __slots__ = ("_merge_known", "kind_of", "kinds", "layout")
+    __slots__ = ("kind_of", "kinds", "layout")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._merge_known = window_merger(layout)
         self.kinds = tuple(PieceKind(layout, hop) for hop in short_hops(layout))
         self.kind_of = {place: number for number, kind in enumerate(self.kinds) for place in kind.places}
-
-    def merged(self, bases: Sequence[Projection], tails: Sequence[Ir], *, is_partial: bool) -> tuple[Projection, ...]:
-        """Return for each window its base merged with the IR of its tail.
-
-        Args:
-            bases: the cells of each window's base.
-            tails: the IR of each window's tail.
-            is_partial: whether a base has an unknown cell.
-        """
-        if not is_partial and not has_unknown(tails):
-            return self._merge_known(bases, tails)
-        layout = self.layout
-        return tuple(
-            [
-                layout.merge(place, base, layout.project(place, tail))
-                for place, (base, tail) in enumerate(zip(bases, tails, strict=True))
-            ]
-        )
 
 
 class ClosedTiles:
@@ -247,11 +228,19 @@ def close(
     newest = tiles[-1].end_ms if tiles else None if before is None else before.newest_ms
     count = len(tiles) + (0 if before is None else before.tiles)
     if not with_pieces:
-        bases = tuple(batch_bases if before is None else before.bases)
-        if tiles:
-            after_ms = landed.batch_end_ms if before is None else before.end_ms
-            tails = tail_irs(form.layout, view, tiles, after_ms, plan.new_ir())
-            bases = form.merged(bases, tails, is_partial=before is not None and before.is_partial)
+        layout = form.layout
+        after_ms = landed.batch_end_ms if before is None else before.end_ms
+        tails = tail_irs(layout, view, tiles, after_ms, plan.new_ir())
+        bases = tuple(
+            [
+                layout.merge(place, base, layout.project(place, tail))
+                for place, (base, tail) in enumerate(
+                    zip(batch_bases if before is None else before.bases, tails, strict=True)
+                )
+            ]
+            if tiles
+            else (batch_bases if before is None else before.bases)
+        )
         return ClosedTiles(landed, end_ms, served, marker, None, None, view, bases, count, newest)
     irs = [tile.ir for tile in tiles]
     if before is not None and before.total is not None:

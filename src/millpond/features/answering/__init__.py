@@ -12,7 +12,6 @@ from millpond.features.answering.layout import Layout, LayoutWindow
 from millpond.features.answering.pair_merger import pair_merger
 from millpond.features.answering.tile_columns import Column, TileColumnDecoder
 from millpond.features.answering.tile_decoder import TileDecoder
-from millpond.features.answering.window_merger import WindowMerger, window_merger
 
 __all__ = [
     "BatchDecoder",
@@ -25,7 +24,5 @@ __all__ = [
     "StoredBatch",
     "TileColumnDecoder",
     "TileDecoder",
-    "WindowMerger",
     "pair_merger",
-    "window_merger",
 ]
