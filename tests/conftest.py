@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 SESSION_TESTS = (
     "tests/spark/test_",
     "tests/spark/features/",
+    "tests/spark/lookup_join/",
     "tests/spark/migration/",
+    "tests/spark/pysparks_behaviours/",
     "tests/faults/test_session_faults.py",
     "tests/test_docs.py",
     "tests/ui/test_slow_query.py",
