@@ -50,4 +50,4 @@ def test_few_blocks_and_days_make_up_a_long_window(windows, most):
 def test_days_with_smaller_hops_are_blocks_of_their_own():
     _, hops, blocks = history(("7d",), B + HOUR_MS)
     assert blocks.kept == tuple(Block(day, day + DAY_MS) for day in range(hops.first_ms, B, DAY_MS))
-    assert [blocks.is_cut(block) for block in blocks.kept] == [True] * 3 + [False] * 5
+    assert [blocks.is_cut(block) for block in blocks.kept] == [True] * 3 + [False] * 4
