@@ -1,8 +1,8 @@
 """The files of a hop table: each has the hops of one bucket of keys and one span of time, sorted by the key's hash.
 
-Place on the data path: inside the tasks of backfill and upload. A span is a day, or all time before the days. Files are
-read side by side, some keys at a time. Each lot has all hops of its keys, so memory does not depend on the number of
-keys in a bucket.
+Place on the data path: inside the tasks of backfill and upload. A span is a day, a block of days (`hop_blocks`), or all
+time before the days. Files are read side by side, some keys at a time. Each lot has all hops of its keys, so memory
+does not depend on the number of keys in a bucket.
 
 The name of a file ends in the CRC-32 of its bytes, so an altered file is refused. Parquet's own checksums cover only
 the data of pages: a page with an altered header may be skipped silently.
@@ -13,6 +13,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ KEY_HASH = "key_hash"
 unsorted.
 """
 
-_NAME = re.compile(r"hops-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
+_NAME = re.compile(r"(hops|block)-([0-9]{8})-([0-9]{5})-(before|-?[0-9]+)-[0-9a-f]{32}\.parquet")
 _CHECKSUM_DIGITS = 8
 _CHECKED_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 15
@@ -34,35 +35,50 @@ _LOT_BYTES = 64 << 20
 _ROWS_A_GROUP = 50_000
 
 
-def file_name(version: int, bucket: int, span_ms: int, checksum: int = 0) -> str:
+class Span(NamedTuple):
+    """The time that a file has the hops of.
+
+    Args:
+        start_ms: where it starts; `BEFORE_MS` for all time before the days.
+        is_block: whether it is a block of days, merged.
+    """
+
+    start_ms: int
+    is_block: bool = False
+
+
+def file_name(version: int, bucket: int, span: Span, checksum: int = 0) -> str:
     """Return a name that no other attempt of a task writes. The checksum is 0 while the file is unfinished."""
-    span = "before" if span_ms == BEFORE_MS else span_ms
-    return f"hops-{version:08}-{bucket:05}-{span}-{secrets.token_hex(12)}{checksum:08x}.parquet"
+    kind = "block" if span.is_block else "hops"
+    start = "before" if span.start_ms == BEFORE_MS else span.start_ms
+    return f"{kind}-{version:08}-{bucket:05}-{start}-{secrets.token_hex(12)}{checksum:08x}.parquet"
 
 
 def version_of(name: str) -> int | None:
     """Return the version that a file was written for; None if the name is not of a hop table's file."""
     match = _NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    return None if match is None else int(match[2])
 
 
 def bucket_of(name: str) -> int:
     """Return the bucket of a file's keys.
 
-    >>> bucket_of(file_name(3, bucket=7, span_ms=BEFORE_MS))
+    >>> bucket_of(file_name(3, bucket=7, span=Span(BEFORE_MS)))
     7
     """
-    return int(_matched(name)[2])
+    return int(_matched(name)[3])
 
 
-def span_of(name: str) -> int:
-    """Return the start of a file's span; `BEFORE_MS` for all time before the days.
+def span_of(name: str) -> Span:
+    """Return a file's span.
 
-    >>> span_of(file_name(3, 7, 86_400_000)), span_of(file_name(3, 7, BEFORE_MS)) == BEFORE_MS
-    (86400000, True)
+    >>> span_of(file_name(3, 7, Span(86_400_000, is_block=True)))
+    Span(start_ms=86400000, is_block=True)
+    >>> span_of(file_name(3, 7, Span(BEFORE_MS))) == Span(BEFORE_MS)
+    True
     """
-    span = _matched(name)[3]
-    return BEFORE_MS if span == "before" else int(span)
+    match = _matched(name)
+    return Span(BEFORE_MS if match[4] == "before" else int(match[4]), match[1] == "block")
 
 
 def _matched(name: str) -> re.Match[str]:
@@ -81,36 +97,36 @@ class HopFiles:
 
     def __init__(self, folder: Path, version: int, bucket: int, schema: pa.Schema) -> None:
         self._folder, self._version, self._bucket, self._schema = folder, version, bucket, schema
-        self._writers: dict[int, pq.ParquetWriter] = {}
-        self._unfinished: dict[int, Path] = {}
-        self._waiting: dict[int, list[pa.Table]] = {}
+        self._writers: dict[Span, pq.ParquetWriter] = {}
+        self._unfinished: dict[Span, Path] = {}
+        self._waiting: dict[Span, list[pa.Table]] = {}
         self.names: list[str] = []
 
-    def add(self, span_ms: int, rows: pa.Table) -> None:
+    def add(self, span: Span, rows: pa.Table) -> None:
         """Write rows of a span. Their hashes come after those of the span's earlier rows."""
-        waiting = self._waiting.setdefault(span_ms, [])
+        waiting = self._waiting.setdefault(span, [])
         waiting.append(rows)
         if sum(map(len, waiting)) >= _ROWS_A_GROUP:
-            self._write(span_ms)
+            self._write(span)
 
     def close(self) -> None:
         """Finish the files and give them their final names."""
-        for span_ms in self._waiting:
-            self._write(span_ms)
-        for span_ms, writer in self._writers.items():
+        for span in self._waiting:
+            self._write(span)
+        for span, writer in self._writers.items():
             writer.close()
-            unfinished = self._unfinished[span_ms]
-            name = file_name(self._version, self._bucket, span_ms, _checksum(unfinished))
+            unfinished = self._unfinished[span]
+            name = file_name(self._version, self._bucket, span, _checksum(unfinished))
             unfinished.rename(self._folder / name)
             self.names.append(name)
 
-    def _write(self, span_ms: int) -> None:
-        if span_ms not in self._writers:
-            path = self._unfinished[span_ms] = self._folder / file_name(self._version, self._bucket, span_ms)
-            self._writers[span_ms] = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
-        if self._waiting[span_ms]:
-            self._writers[span_ms].write_table(pa.concat_tables(self._waiting[span_ms]))
-            self._waiting[span_ms] = []
+    def _write(self, span: Span) -> None:
+        if span not in self._writers:
+            path = self._unfinished[span] = self._folder / file_name(self._version, self._bucket, span)
+            self._writers[span] = pq.ParquetWriter(path, self._schema, compression="zstd", use_dictionary=False)
+        if self._waiting[span]:
+            self._writers[span].write_table(pa.concat_tables(self._waiting[span]))
+            self._waiting[span] = []
 
 
 def read_files(folder: Path, names: Sequence[str], columns: Sequence[str]) -> list[Iterator[pa.Table]]:

@@ -6,7 +6,7 @@ A row is a hop of a key (`millpond.features.hops`): the key and its hash, the st
 each cell of the plan. Keys are divided into buckets by their hash, and one task has a whole bucket. New events come to
 it by a shuffle; all other hops are in the bucket's files. Both are sorted by the hash, because Spark can compute the
 hash but not a key's bytes. The task writes the files of the spans that change, and makes the rows of the batch from all
-hops.
+hops. In place of the files of several days it reads a block (`hop_blocks`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,8 +29,9 @@ from millpond.spark.features.batch_rows_of_keys import (
     segments_of,
     times_of,
 )
+from millpond.spark.features.hop_blocks import Block
 from millpond.spark.features.hop_cells import merged_column, merged_stored, packed_each, packed_suffixes
-from millpond.spark.features.hop_files import KEY_HASH, HopFiles, bucket_of, lots_of_keys, read_files
+from millpond.spark.features.hop_files import KEY_HASH, HopFiles, Span, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.key_groups import groups_of_events
 from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.partitioner import partition_of
@@ -69,7 +70,8 @@ class HopTask(NamedTuple):
         version: the version that the files are written for.
         buckets: the number of buckets.
         moved: the files whose hops are merged into larger ones and written again.
-        unchanged: the files that stay as they are.
+        unchanged: the other files whose hops the rows of the batch need.
+        blocks: the blocks to write, in the order of time. Only `HopAttempt.batch_rows` reads all their hops.
     """
 
     plan: GroupByPlan
@@ -79,6 +81,7 @@ class HopTask(NamedTuple):
     buckets: int
     moved: tuple[str, ...]
     unchanged: tuple[str, ...]
+    blocks: tuple[Block, ...] = ()
 
     def attempt(self) -> "HopAttempt":
         """Return a new attempt of a task."""
@@ -143,6 +146,8 @@ class HopAttempt:
                 lot = _Lot(pa.concat_tables([rows for _, rows in pieces]).combine_chunks())
                 if written:
                     self._write(lot, written, files)
+                if unchanged and task.blocks:
+                    self._write_blocks(lot, files)
                 yield lot
         finally:
             files.close()
@@ -173,24 +178,48 @@ class HopAttempt:
     def _write(self, lot: "_Lot", count: int, files: HopFiles) -> None:
         """Merge the first hops of a lot into hops of the new end, and write them to the files of their spans."""
         starts = self._hops.starts(lot.starts[:count])
+        rows = np.arange(count) if keeps_all(self._plan) else np.flatnonzero(starts != BEFORE_MS)
+        starts = starts[rows]
         spans = np.where(starts == BEFORE_MS, BEFORE_MS, starts // DAY_MS * DAY_MS)
-        codes = lot.codes[:count]
-        order = np.lexsort((starts, codes, spans))
-        if not keeps_all(self._plan):
-            order = order[starts[order] != BEFORE_MS]
-        if not len(order):
+        self._write_merged(lot, rows, starts, spans, files)
+
+    def _write_blocks(self, lot: "_Lot", files: HopFiles) -> None:
+        """Merge the hops of each block that the task writes, and write them to the block's file."""
+        begins = np.asarray([block.start_ms for block in self._task.blocks], np.int64)
+        ends = np.asarray([block.end_ms for block in self._task.blocks], np.int64)
+        numbers = np.searchsorted(begins, lot.starts, side="right") - 1
+        rows = np.flatnonzero((numbers >= 0) & (lot.starts < ends[numbers]))
+        starts = begins[numbers[rows]]
+        self._write_merged(lot, rows, starts, starts, files, of_blocks=True)
+
+    def _write_merged(
+        self, lot: "_Lot", of_lot: Any, starts: Any, spans: Any, files: HopFiles, *, of_blocks: bool = False
+    ) -> None:
+        """Merge hops of a lot, and write them to the files of their spans.
+
+        Args:
+            lot: the hops of some keys.
+            of_lot: the positions in the lot of the hops to merge.
+            starts: the start of each of these as it is written; those of a key with the same start are merged.
+            spans: the start of each one's span.
+            files: writes the files.
+            of_blocks: whether the spans are blocks.
+        """
+        if not len(of_lot):
             return
+        codes = lot.codes[of_lot]
+        order = np.lexsort((starts, codes, spans))
         firsts = _firsts(codes[order], starts[order])
         rows = order[firsts]
         cells = [
-            merged_stored(operation, lot.table[name].chunk(0), order, firsts)
+            merged_stored(operation, lot.table[name].chunk(0), of_lot[order], firsts)
             for operation, name in zip(self._plan.cells.cells, _cell_names(self._plan), strict=True)
         ]
-        keys = lot.table.select([KEY_HASH, "key"]).take(pa.array(rows))
+        keys = lot.table.select([KEY_HASH, "key"]).take(pa.array(of_lot[rows]))
         hops = pa.Table.from_arrays([*keys.columns, pa.array(starts[rows]), *cells], schema=self._schema)
         bounds = np.flatnonzero(np.diff(spans[rows], prepend=spans[rows[0]] - 1))
         for begin, end in zip(bounds, [*bounds[1:], len(rows)], strict=True):
-            files.add(int(spans[rows[begin]]), hops.slice(begin, end - begin))
+            files.add(Span(int(spans[rows[begin]]), of_blocks), hops.slice(begin, end - begin))
 
     def _by_segment(self, lot: "_Lot") -> "_Groups | None":
         """Group the hops of a lot by the batch's segments; None if no window reaches any of them."""

@@ -7,14 +7,16 @@ Place on the data path: between history and the batch upload. `backfill` and `up
 The folder has Parquet files of hops (`hop_files`): separate files for each day, and files for all time before the days
 together. It also has *manifests* (`hop_manifest`): one for each state of the table, named by its version and written
 last. A further day adds the files of that day. Files of other days are written again only if a window now moves over
-that day in larger hops. The oldest day goes into the files of the time before.
+that day in larger hops. The oldest day goes into the files of the time before. Beside the files of days lie those of
+*blocks* (`hop_blocks`): days merged, which an upload reads instead. An upload writes the blocks that are missing.
 
 Invariant: the newest manifest and its files are whole. If a run dies, the manifest before it stays valid, and its files
 still exist. A task that runs twice writes other files, and the manifest names one set of them. Of two runs at once one
 is refused, because each manifest version is written only once.
 
 Late events: a run compares the last three days before the table's end with their events again, by number and by a
-checksum that does not depend on order. Days that have changed are collected anew. `backfill` compares older days too.
+checksum that does not depend on order. Days that have changed are collected anew, and their blocks are dropped.
+`backfill` compares older days too.
 An upload compares the days in the job that reads its new days, and runs a second job only if they have changed
 (`hop_days`). A changed definition builds the table anew.
 
@@ -37,9 +39,10 @@ from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME, key_names
+from millpond.spark.features.hop_blocks import Block, Blocks
 from millpond.spark.features.hop_days import DayCount, WatchedDays, count_days, in_days
-from millpond.spark.features.hop_files import KEY_HASH, span_of, version_of
-from millpond.spark.features.hop_manifest import HopDay, HopManifest
+from millpond.spark.features.hop_files import KEY_HASH, Span, span_of, version_of
+from millpond.spark.features.hop_manifest import HopBlock, HopDay, HopManifest
 from millpond.spark.features.hop_rows import ROUTING_KEY, HopTask, hops_of, keeps_all
 from millpond.spark.features.sources import sources_of
 from millpond.spark.shuffle.partitioner import routing_keys
@@ -66,6 +69,7 @@ class HopChange(NamedTuple):
         task: what the tasks do with them.
         days: the days as the manifest will have them, without the files that the tasks write.
         before: the unchanged files with the hops of all time before the days.
+        blocks: the files of the unchanged blocks.
         watched: counts the new days while the job reads them; None if ``days`` is complete.
     """
 
@@ -73,6 +77,7 @@ class HopChange(NamedTuple):
     task: HopTask
     days: Mapping[int, HopDay]
     before: tuple[str, ...]
+    blocks: Mapping[Block, tuple[str, ...]]
     watched: WatchedDays | None = None
 
 
@@ -110,7 +115,14 @@ class HopTable:
         return state if state is not None and state.definition == self._definition else None
 
     def change(
-        self, spark: SparkSession, events: DataFrame, end_ms: int, since_ms: int | None = None, *, watch: bool = False
+        self,
+        spark: SparkSession,
+        events: DataFrame,
+        end_ms: int,
+        since_ms: int | None = None,
+        *,
+        with_rows: bool = False,
+        watch: bool = False,
     ) -> HopChange:
         """Return the change that moves the table to a new end.
 
@@ -120,6 +132,8 @@ class HopTable:
             end_ms: the new end of the history; not before the table's end.
             since_ms: the day from which events are compared with the table; None for the last three days. If the
                 table has merged that day into the time before, it is built anew.
+            with_rows: whether the tasks also make the rows of the batch, for which they read all hops. Then they write
+                the missing blocks.
             watch: whether days may be compared while the job of the change reads them. Then call `settled` after the
                 job.
         """
@@ -128,26 +142,31 @@ class HopTable:
         if state is not None and since_ms is not None and since_ms < hops_of(self._plan, state.end_ms).first_ms:
             state = None
         if state is None:
-            return self._built(spark, events, end_ms, version)
+            return self._built(spark, events, end_ms, version, with_rows=with_rows)
         from_ms = (state.end_ms - KEPT_DAYS_MS if since_ms is None else since_ms) // DAY_MS * DAY_MS
         new_days = range(state.end_ms // DAY_MS * DAY_MS, end_ms, DAY_MS)
         if watch and 0 < len(new_days) <= _MOST_WATCHED_DAYS:
             closed = {day: known for day, known in _known(state, from_ms).items() if day not in new_days}
             watched = WatchedDays(closed, new_days)
             new_events = watched.watch(events.where(F.col(TIME) >= from_ms))
-            return self._continued(spark, new_events, end_ms, state, frozenset(new_days), {})._replace(watched=watched)
+            days = dict.fromkeys(new_days)
+            change = self._continued(spark, new_events, end_ms, state, days, with_rows=with_rows)
+            return change._replace(watched=watched)
         found = count_days(events.where(F.col(TIME) >= from_ms))
-        anew = _changed_days(state, found, from_ms)
-        return self._continued(spark, events.where(in_days(anew)), end_ms, state, anew, found)
+        anew = {day: found.get(day) for day in _changed_days(state, found, from_ms)}
+        return self._continued(spark, events.where(in_days(anew)), end_ms, state, anew, with_rows=with_rows)
 
-    def _built(self, spark: SparkSession, events: DataFrame, end_ms: int, version: int) -> HopChange:
+    def _built(
+        self, spark: SparkSession, events: DataFrame, end_ms: int, version: int, *, with_rows: bool
+    ) -> HopChange:
         """Return the change that builds the table from all events."""
         hops = hops_of(self._plan, end_ms)
         found = count_days(events.where(F.col(TIME) >= hops.first_ms))
         buckets = _buckets(spark, sum(counted.events for counted in found.values()))
-        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), ())
+        blocks = Blocks(self._plan, hops).kept if with_rows else ()
+        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), (), blocks)
         days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
-        return HopChange(self._by_bucket(spark, events, buckets), task, days, ())
+        return HopChange(self._by_bucket(spark, events, buckets), task, days, (), {})
 
     def _continued(
         self,
@@ -155,33 +174,57 @@ class HopTable:
         events: DataFrame,
         end_ms: int,
         state: HopManifest,
-        anew: frozenset[int],
-        found: Mapping[int, DayCount],
+        anew: Mapping[int, DayCount | None],
+        *,
+        with_rows: bool,
     ) -> HopChange:
-        """Return the change that continues a state. `events` has the events of the days collected anew."""
+        """Return the change that continues a state.
+
+        Args:
+            spark: makes the rows that name the buckets.
+            events: the events of the days collected anew.
+            end_ms: the new end.
+            state: the state to continue.
+            anew: the days collected anew, each with its count; None for a day without events, or not counted yet.
+            with_rows: as for `change`.
+        """
         hops = hops_of(self._plan, end_ms)
+        blocks = Blocks(self._plan, hops)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
+        intact = {block: files for block, files in _blocks(state).items() if anew.keys().isdisjoint(block.days)}
         days: dict[int, HopDay] = {}
+        rewritten: dict[int, HopDay] = {}
         moved: list[str] = []
-        unchanged: list[str] = []
         for day, known in going_on.items():
-            stays = day >= hops.first_ms
-            if stays and known.hop_ms == hops.last_size(day):
+            size = hops.last_size(day)
+            if day < hops.first_ms:
+                moved += known.files if keeps_all(self._plan) else ()
+            elif known.hop_ms == size:
                 days[day] = known
-                unchanged += known.files
-                continue
-            if stays:
-                days[day] = HopDay(known.events, known.checksum, hops.last_size(day))
-            if stays or keeps_all(self._plan):
+            elif size == DAY_MS and (merged := intact.get(Block(day, day + DAY_MS))) is not None:
+                days[day] = HopDay(known.events, known.checksum, size, merged)
+            else:
+                rewritten[day] = HopDay(known.events, known.checksum, size)
                 moved += known.files
-        days |= {day: HopDay(*found[day], hops.last_size(day)) for day in anew & found.keys() if day >= hops.first_ms}
+        kept = {block: intact[block] for block in blocks.kept if block in intact}
+        read = [block for block in kept if not blocks.is_cut(block) and rewritten.keys().isdisjoint(block.days)]
+        in_blocks = {day for block in read for day in block.days}
+        unchanged = [name for day, known in days.items() if day not in in_blocks for name in known.files]
+        unchanged += [name for block in read for name in kept[block]]
         # The time before the days is written again when a day goes into it.
-        before = state.before if all(day >= hops.first_ms for day in going_on.keys() | anew) else ()
+        before = state.before if all(day >= hops.first_ms for day in going_on.keys() | anew.keys()) else ()
         (unchanged if before else moved).extend(state.before)
+        missing = tuple(block for block in blocks.kept if block not in kept) if with_rows else ()
         task = HopTask(
-            self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged)
+            self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged), missing
         )
-        return HopChange(self._by_bucket(spark, events, state.buckets), task, days, before)
+        counted = {
+            day: HopDay(*count, hops.last_size(day))
+            for day, count in anew.items()
+            if count is not None and day >= hops.first_ms
+        }
+        days |= rewritten | counted
+        return HopChange(self._by_bucket(spark, events, state.buckets), task, days, before, kept)
 
     def settled(self, change: HopChange) -> HopChange | None:
         """Return a change with its days complete, once its job is done.
@@ -230,15 +273,20 @@ class HopTable:
 
     def _manifest(self, change: HopChange, files: Iterable[str]) -> HopManifest:
         task = change.task
-        written: dict[int, list[str]] = {}
+        written: dict[Span, list[str]] = {}
         for name in sorted(files):
             written.setdefault(span_of(name), []).append(name)
         days = {
-            day: HopDay(known.events, known.checksum, known.hop_ms, known.files or tuple(written.get(day, ())))
+            day: HopDay(known.events, known.checksum, known.hop_ms, known.files or tuple(written.get(Span(day), ())))
             for day, known in sorted(change.days.items())
         }
-        before = change.before or tuple(written.get(BEFORE_MS, ()))
-        return HopManifest(task.version, self._definition, task.end_ms, task.buckets, days, before)
+        before = change.before or tuple(written.get(Span(BEFORE_MS), ()))
+        blocks = {
+            **change.blocks,
+            **{block: written.get(Span(block.start_ms, is_block=True), ()) for block in task.blocks},
+        }
+        of_manifest = tuple(HopBlock(*block, tuple(names)) for block, names in sorted(blocks.items()))
+        return HopManifest(task.version, self._definition, task.end_ms, task.buckets, days, before, of_manifest)
 
     def _newest(self) -> int | None:
         """Return the version of the newest manifest; None if there is none."""
@@ -289,6 +337,11 @@ def _buckets(spark: SparkSession, events: int) -> int:
     """Return the number of buckets for the keys of so many events."""
     most = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     return min(most, 1 + events // _EVENTS_A_BUCKET)
+
+
+def _blocks(state: HopManifest) -> dict[Block, tuple[str, ...]]:
+    """Return the files of a state's blocks."""
+    return {Block(block.start_ms, block.end_ms): block.files for block in state.blocks}
 
 
 def _known(state: HopManifest, from_ms: int) -> dict[int, DayCount]:

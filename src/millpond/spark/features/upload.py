@@ -236,7 +236,7 @@ def _change(
     state = table.state()
     if state is not None and state.end_ms > batch_end_ms:
         return None
-    return table.change(spark, rows, batch_end_ms, watch=watch)
+    return table.change(spark, rows, batch_end_ms, with_rows=True, watch=watch)
 
 
 def _writer(
