@@ -324,7 +324,7 @@ def next_commit(
     check_restores(following)
     return Commit(
         manifest=following,
-        segments=Segments({ref.id: part for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
+        segments=Segments({ref.id: part.read for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
         dropped=tuple(ref.id for ref in manifest.segments if not needed(ref)),
         parent=manifest,
     )

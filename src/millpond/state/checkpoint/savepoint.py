@@ -33,7 +33,7 @@ from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.seal import Seal, closed, opened
-from millpond.state.checkpoint.format.segment import CellCodec, checked_body, with_checksum
+from millpond.state.checkpoint.format.segment import CellCodec, checked_body, of_key_groups, with_checksum
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.next_manifest import Source
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
@@ -361,7 +361,4 @@ def _rows(data: bytes, schema: pa.Schema, key_groups: range | None) -> pa.Table:
     if JSON_COLUMN in table.column_names:
         table = table.drop_columns([JSON_COLUMN])
     table = table.cast(schema)
-    if key_groups is None:
-        return table
-    group = table["key_group"]
-    return table.filter(pc.and_(pc.greater_equal(group, key_groups.start), pc.less(group, key_groups.stop)))
+    return table if key_groups is None else of_key_groups(table, key_groups)
