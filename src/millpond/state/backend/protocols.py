@@ -19,6 +19,7 @@ become the state itself, so do not change it without another `update`.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -80,6 +81,20 @@ class Cells:
             self.values[chosen],
         )
 
+    def where(self, kept: Iterable[bool]) -> "Cells":
+        """Return the cells for which `kept` is true.
+
+        >>> Cells([7, 3], [("ann",), ("bob",)], None, [1, 2]).where([False, True])
+        Cells(key_groups=[3], keys=[('bob',)], map_keys=None, values=[2])
+        """
+        kept = list(kept)
+        return Cells(
+            list(compress(self.key_groups, kept)),
+            list(compress(self.keys, kept)),
+            None if self.map_keys is None else list(compress(self.map_keys, kept)),
+            list(compress(self.values, kept)),
+        )
+
 
 def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map: bool) -> Cells:
     """Return cells from their key groups and names (see `RawCells`). A value of None means the cell is deleted.
@@ -109,6 +124,11 @@ class KeyContext:
         self.key: Row = ()
         self.key_group = -1
         self.now_ms = 0
+
+    def leave(self) -> None:
+        """Have no key current until a key group is entered again."""
+        self.key_group = -1
+        self.key = ()
 
 
 class ValueState(Protocol):
