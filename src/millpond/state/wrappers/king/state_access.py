@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
 from millpond.state.backend.current_key import Who, no_current_key
-from millpond.state.backend.protocols import KeyContext, RawCells, ValueCache, ValueState
+from millpond.state.backend.protocols import RawCells, StateAccess, ValueCache, ValueState
 from millpond.state.backend.sums import Sums
 from millpond.state.types.rows import Row
 
@@ -58,23 +58,8 @@ _UNCHANGEABLE = frozenset(
 )
 
 
-class Carrier(Protocol):
-    """A backend that carries caches and flushes them: the part of `CachedValues` that the caches use."""
-
-    @property
-    def context(self) -> KeyContext:
-        """The current key, and the time."""
-        ...
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether the very objects that are written are kept."""
-        ...
-
-    @property
-    def enter(self) -> Callable[[int], None]:
-        """Enters a key group."""
-        ...
+class Carrier(StateAccess, Protocol):
+    """A backend that carries caches and flushes them, such as `CachedValues`."""
 
     def attach(self, cache: ValueCache) -> None:
         """Carry a cache from now on."""
@@ -116,29 +101,6 @@ class Entry:
 
 class WatchedState:
     """A value state below a cache. The caches' docstrings explain the arguments."""
-
-    __slots__ = (
-        "_backend",
-        "_check",
-        "_context",
-        "_copy",
-        "_given",
-        "_gives_back",
-        "_is_mutable",
-        "_lent",
-        "_name",
-        "_on_get",
-        "_on_update",
-        "_private",
-        "_raw",
-        "_read_watch",
-        "_spent",
-        "_state",
-        "_who",
-        "_write_watch",
-        "dirty",
-        "sums",
-    )
 
     def __init__(
         self,
