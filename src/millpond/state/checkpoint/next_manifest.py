@@ -34,11 +34,9 @@ class Source(Protocol):
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group."""
-        ...
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Return the same as bytes, or None if there are no bytes."""
-        ...
 
 
 Encoded = Callable[[], Sequence[Part]]

@@ -47,7 +47,6 @@ class SegmentSource(Protocol):
 
     def get(self, segment_id: int, /) -> bytes | memoryview | None:
         """Return a segment; None if it is missing."""
-        ...
 
 
 @dataclass(frozen=True)

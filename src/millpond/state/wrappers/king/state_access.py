@@ -63,7 +63,6 @@ class Carrier(StateAccess, Protocol):
 
     def attach(self, cache: ValueCache) -> None:
         """Carry a cache from now on."""
-        ...
 
 
 class Watch(Protocol):
@@ -71,11 +70,9 @@ class Watch(Protocol):
 
     def restart(self) -> None:
         """Start: the state is about to be read or written."""
-        ...
 
     def stop_and_record(self) -> None:
         """Stop and record: the read or write succeeded. Not called if it raised."""
-        ...
 
 
 class Watching(TypedDict, total=False):
