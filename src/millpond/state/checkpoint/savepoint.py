@@ -203,28 +203,23 @@ def write_rows(
     folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table], seal: Seal | None = None
 ) -> Iterator[SavepointFile]:
     """Write rows of one state to files of a few MB, named after `part`, their part of the operator."""
-    waiting: list[pa.Table] = []
-    number = 0
-    for group in _row_groups(pieces):
-        waiting.append(group)
-        if sum(each.nbytes for each in waiting) >= _FILE_BYTES:
-            yield _written(folder, state, part, number, waiting, seal)
-            waiting, number = [], number + 1
-    if waiting:
-        yield _written(folder, state, part, number, waiting, seal)
+    # Small pieces go together into a row group, and large ones are cut.
+    cut = (each for piece in pieces for each in parts_of(piece))
+    groups = map(pa.concat_tables, _by_size(cut, _ROW_GROUP_BYTES))
+    for number, some in enumerate(_by_size(groups, _FILE_BYTES)):
+        yield _written(folder, state, part, number, some, seal)
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about `_ROW_GROUP_BYTES`: small pieces together, large ones cut."""
+def _by_size(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:
+    """Yield as many tables together as have about this many bytes."""
     waiting: list[pa.Table] = []
-    for piece in pieces:
-        for part in parts_of(piece):
-            waiting.append(part)
-            if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
-                yield pa.concat_tables(waiting)
-                waiting = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= size:
+            yield waiting
+            waiting = []
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield waiting
 
 
 def _written(

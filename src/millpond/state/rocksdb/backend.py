@@ -209,7 +209,7 @@ class RocksDbBackend(PlainBackend):
         keys = set(rows) if self._unreverted is None else self._unreverted.keys.union(rows)
         if not keys:
             return
-        unreverted = Unreverted(self._database, version, keys, self._reverted)
+        unreverted = Unreverted(self._database, version, keys, lambda: self._use(None))
         try:
             unreverted.put_back()
         except UnavailableError as error:
@@ -217,9 +217,6 @@ class RocksDbBackend(PlainBackend):
                 raise
             # These writes are outstanding; until then reads go through `unreverted` and are correct.
             self._use(unreverted)
-
-    def _reverted(self) -> None:
-        self._use(None)
 
     def _use(self, unreverted: Unreverted | None) -> None:
         self._unreverted = self._database.unreverted = unreverted
