@@ -55,7 +55,7 @@ _NEWEST_IS_MINE = (
     "        if not chain:\n            return\n",
 )
 _LOOK_BEFORE_DELETION = (
-    '        self._refuse_if_passed(f"{self._name}: nothing was deleted")\n',
+    '        self._refuse_if_passed(f"{self.name}: nothing was deleted")\n',
     "",
 )
 

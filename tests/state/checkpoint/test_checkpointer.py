@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
 from millpond.state.checkpoint import Checkpointer, FileStorage, new_manifest, restore
+from millpond.state.checkpoint import shard as shard_module
 from millpond.state.checkpoint import unstored as unstored_module
 from millpond.state.checkpoint import writer as writer_module
 from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
@@ -155,7 +156,8 @@ class CheckpointsAgainstADict(RuleBasedStateMachine):
         pending, expected = self.begun.pop(0)
         with pytest.MonkeyPatch.context() as patch:
             for name in what:
-                patch.setattr(writer_module, name, mock.Mock(side_effect=MemoryError))
+                module = shard_module if name == "next_commit" else writer_module
+                patch.setattr(module, name, mock.Mock(side_effect=MemoryError))
             # Without a change there may be nothing to encode.
             try:
                 self.operator.checkpointer.write(pending)

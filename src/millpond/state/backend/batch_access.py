@@ -58,19 +58,15 @@ class ManyValues(Protocol):
 
     def get_many(self, many: ManyKeys) -> list[Any]:
         """Return the value of each key, or None."""
-        ...
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
         """Set the value of each key. If a key occurs twice, its last value counts. The values are checked already."""
-        ...
 
     def add_many(self, many: ManyKeys, number: Any) -> None:
         """Add `number` to the value of each key, or of a sequence each number to its own. A key may occur twice."""
-        ...
 
     def clear_many(self, many: ManyKeys) -> None:
         """Delete the value of each key."""
-        ...
 
 
 @runtime_checkable

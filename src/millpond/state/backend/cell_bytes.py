@@ -71,7 +71,7 @@ def _form(
     if kind is StateKind.MAP:
         return EntryBytes(prefix, dumps, loads)
     if kind is StateKind.LIST:
-        return FlatBytes(prefix, _list_dumps(dumps), _list_loads(loads))
+        return FlatBytes(prefix, list_dumps(dumps), list_loads(loads))
     return FlatBytes(prefix, dumps, loads)
 
 
@@ -165,17 +165,20 @@ class EntryBytes:
         return found
 
 
-def _list_dumps(dumps: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+def list_dumps(dumps: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     """Return a function that encodes a list: each element's bytes after their length."""
     pack = _LENGTH.pack
     return lambda values: b"".join(part for data in map(dumps, values) for part in (pack(len(data)), data))
 
 
-def _list_loads(loads: Callable[[bytes], Any]) -> Callable[[bytes], list[Any]]:
+def list_loads(loads: Callable[[bytes], Any]) -> Callable[[bytes], list[Any]]:
+    """Return a function that decodes what that of `list_dumps` returned."""
+    length_at, size = _LENGTH.unpack_from, _LENGTH.size
+
     def of_bytes(data: bytes) -> list[Any]:
-        values, start, size = [], 0, _LENGTH.size
+        values, start = [], 0
         while start < len(data):
-            end = start + size + _LENGTH.unpack_from(data, start)[0]
+            end = start + size + length_at(data, start)[0]
             values.append(loads(data[start + size : end]))
             start = end
         return values

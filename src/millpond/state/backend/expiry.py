@@ -7,7 +7,8 @@ values sees no difference.
 """
 
 from collections.abc import Iterator
-from itertools import compress
+from dataclasses import replace
+from operator import is_not
 from typing import Any
 
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
@@ -27,14 +28,8 @@ def alive(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
     born_before = now_ms - ttl.duration_ms  # born then or earlier: expired
     values = [_alive(value, born_before) for value in cells.values]
     kept = [value is not None for value in values]
-    if all(kept):
-        return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
-    return Cells(
-        list(compress(cells.key_groups, kept)),
-        list(compress(cells.keys, kept)),
-        None if cells.map_keys is None else list(compress(cells.map_keys, kept)),
-        list(compress(values, kept)),
-    )
+    living = replace(cells, values=values)
+    return living if all(kept) else living.where(kept)
 
 
 def removals(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
@@ -45,13 +40,8 @@ def removals(cells: Cells, ttl: Ttl, now_ms: int) -> Cells:
     """
     born_before = now_ms - ttl.duration_ms
     values = [_alive(value, born_before) for value in cells.values]
-    touched = [living is not value for living, value in zip(values, cells.values, strict=True)]
-    return Cells(
-        list(compress(cells.key_groups, touched)),
-        list(compress(cells.keys, touched)),
-        None if cells.map_keys is None else list(compress(cells.map_keys, touched)),
-        [ABSENT if living is None else living for living in compress(values, touched)],
-    )
+    left = replace(cells, values=[ABSENT if living is None else living for living in values])
+    return left.where(map(is_not, values, cells.values))
 
 
 def _alive(value: Any, born_before: int) -> Any:
@@ -69,7 +59,7 @@ def without_times(cells: Cells, kind: StateKind) -> Cells:
         values = [[value for value, _ in elements] for elements in cells.values]
     else:
         values = [value for value, _ in cells.values]
-    return Cells(cells.key_groups, cells.keys, cells.map_keys, values)
+    return replace(cells, values=values)
 
 
 class Sweep:

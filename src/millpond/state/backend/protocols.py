@@ -19,6 +19,7 @@ become the state itself, so do not change it without another `update`.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -80,6 +81,20 @@ class Cells:
             self.values[chosen],
         )
 
+    def where(self, kept: Iterable[bool]) -> "Cells":
+        """Return the cells for which `kept` is true.
+
+        >>> Cells([7, 3], [("ann",), ("bob",)], None, [1, 2]).where([False, True])
+        Cells(key_groups=[3], keys=[('bob',)], map_keys=None, values=[2])
+        """
+        kept = list(kept)
+        return Cells(
+            list(compress(self.key_groups, kept)),
+            list(compress(self.keys, kept)),
+            None if self.map_keys is None else list(compress(self.map_keys, kept)),
+            list(compress(self.values, kept)),
+        )
+
 
 def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map: bool) -> Cells:
     """Return cells from their key groups and names (see `RawCells`). A value of None means the cell is deleted.
@@ -110,21 +125,23 @@ class KeyContext:
         self.key_group = -1
         self.now_ms = 0
 
+    def leave(self) -> None:
+        """Have no key current until a key group is entered again."""
+        self.key_group = -1
+        self.key = ()
+
 
 class ValueState(Protocol):
     """One value per key: a tuple under a schema, or an object of the declared type."""
 
     def exists(self) -> bool:
         """Return whether the current key has a value."""
-        ...
 
     def get(self) -> Any:
         """Return the current key's value, or None."""
-        ...
 
     def update(self, value: Any) -> None:
         """Set the current key's value. If it does not fit, the DataError names state and key."""
-        ...
 
     def update_with(self, change: Callable[[Any], Any]) -> Any:
         """Set the current key's value to what `change` returns for it (for None if none is set), and return that.
@@ -132,7 +149,6 @@ class ValueState(Protocol):
         `change` may use other states of the key, but must not make another key current. If it raises, or if its
         result does not fit, nothing changes.
         """
-        ...
 
     def add(self, number: Any) -> Any:
         """Add to the current key's number, which is 0 if none is set. Return the sum.
@@ -141,11 +157,9 @@ class ValueState(Protocol):
             DataError: the number, or the sum, does not fit.
             OptionError: values of this state are neither int nor float.
         """
-        ...
 
     def clear(self) -> None:
         """Delete the current key's value."""
-        ...
 
 
 class ListState(Protocol):
@@ -153,27 +167,21 @@ class ListState(Protocol):
 
     def exists(self) -> bool:
         """Return whether the current key has a list."""
-        ...
 
     def get(self) -> Iterator[Any]:
         """Iterate over the elements as they are now. Later changes do not reach this iterator."""
-        ...
 
     def put(self, values: Iterable[Any]) -> None:
         """Replace the whole list."""
-        ...
 
     def append(self, value: Any) -> None:
         """Add one element at the end."""
-        ...
 
     def extend(self, values: Iterable[Any]) -> None:
         """Add several elements at the end. Adding none changes nothing: a key without a list still has none."""
-        ...
 
     def clear(self) -> None:
         """Delete the current key's list."""
-        ...
 
 
 class MapState(Protocol):
@@ -181,31 +189,24 @@ class MapState(Protocol):
 
     def exists(self) -> bool:
         """Return whether the current key has any entry."""
-        ...
 
     def get(self, map_key: Row) -> Any:
         """Return the value of one entry, or None."""
-        ...
 
     def contains(self, map_key: Row) -> bool:
         """Return whether the entry exists."""
-        ...
 
     def put(self, map_key: Row, value: Any) -> None:
         """Set one entry."""
-        ...
 
     def remove(self, map_key: Row) -> None:
         """Delete one entry."""
-        ...
 
     def items(self) -> Iterator[tuple[Row, Any]]:
         """Iterate over the entries as they are now. Later changes do not reach this iterator."""
-        ...
 
     def clear(self) -> None:
         """Delete every entry of the current key."""
-        ...
 
 
 class RawCells(Protocol):
@@ -218,23 +219,18 @@ class RawCells(Protocol):
 
     def place(self, key_group: int, cell: Any, /) -> Any:
         """Return a cell's place in the backend's own terms: a true value, which `read` and `put_all` take."""
-        ...
 
     def read(self, place: Any) -> Any:
         """Return a cell's value as it is now, or None."""
-        ...
 
     def read_all(self, places: list[Any]) -> list[Any]:
         """Return the values of many cells as they are now, or None for each that is absent."""
-        ...
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:
         """Put (or, for None, delete) cells in the open version, all of them or none. The values are checked already."""
-        ...
 
     def of_key(self, key_group: int, key: Row) -> Cells:
         """Return every cell of one key as it is now."""
-        ...
 
 
 class Snapshot(Protocol):
@@ -245,23 +241,18 @@ class Snapshot(Protocol):
 
     def states(self) -> Collection[str]:
         """Return the names of the states declared by then, empty ones included."""
-        ...
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """Yield what the version changed, by state. Each cell occurs once; a state comes in any number of pieces."""
-        ...
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group as of this version."""
-        ...
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Return the same as bytes, in the order of places; None if there are no bytes. See `RawCopies`."""
-        ...
 
     def release(self) -> None:
         """Free what only this snapshot needed. Idempotent. The snapshot cannot be read afterwards."""
-        ...
 
 
 class ValueCache(Protocol):
@@ -269,15 +260,12 @@ class ValueCache(Protocol):
 
     def update_all_states(self) -> None:
         """Write every dirty entry to the state, and keep it in the cache."""
-        ...
 
     def flush(self) -> None:
         """Do the same at the beginning of `commit`, and keep no value that a caller may still change."""
-        ...
 
     def forget(self) -> None:
         """Drop every entry, dirty or not, because the state was undone or restored."""
-        ...
 
 
 class StateAccess(Protocol):
@@ -286,28 +274,22 @@ class StateAccess(Protocol):
     @property
     def context(self) -> KeyContext:
         """The current key, and the time."""
-        ...
 
     @property
     def shares_objects(self) -> bool:
         """Whether it keeps the very objects it is given. Then a writer that goes on using one must give a copy."""
-        ...
 
     def enter(self, key_group: int) -> None:
         """Make a key group of this shard the current one. `context.key` must then be a key of that group."""
-        ...
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """Return the handle of a value state."""
-        ...
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
         """Return the handle of a list state."""
-        ...
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
         """Return the handle of a map state."""
-        ...
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Yield key group and key of every key that has this state now, each once.
@@ -315,19 +297,15 @@ class StateAccess(Protocol):
         State may be changed during the iteration, above all that of the key yielded last. Whether keys that appear
         during the iteration are yielded is undefined.
         """
-        ...
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group as it is now, with the changes of the open version."""
-        ...
 
     def write(self, name: str, cells: Cells) -> None:
         """Put (or, for ABSENT, delete) cells in the open version, for any key. The values are checked already."""
-        ...
 
     def raw(self, name: str) -> RawCells:
         """Return direct access to the cells of a declared state."""
-        ...
 
     def timers_by_time(self, name: str, key_groups: range) -> TimersByTime:
         """Return the timers that a declared state holds now, in the order of time, with those of the open version.
@@ -335,7 +313,6 @@ class StateAccess(Protocol):
         `name` is one of `TIMER_STATES`. A backend without an order of its own returns a queue filled from the state's
         cells.
         """
-        ...
 
 
 class Versions(Protocol):
@@ -343,27 +320,21 @@ class Versions(Protocol):
 
     def commit(self) -> Snapshot:
         """End the version. It can be reverted until `acknowledge`. Afterwards no key is current."""
-        ...
 
     def rollback(self) -> bool:
         """Drop every change since the last commit. Return whether there was any."""
-        ...
 
     def undo_commit(self) -> None:
         """Revert the last commit. Only once, and only before `acknowledge` and before the next commit."""
-        ...
 
     def acknowledge(self) -> None:
         """Take note that the last commit is durable: it will not be reverted."""
-        ...
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put (or, for ABSENT, delete) cells as part of a restore, outside any version."""
-        ...
 
     def close(self) -> None:
         """Free everything. Idempotent."""
-        ...
 
 
 class RawCopies(Protocol):
@@ -374,11 +345,9 @@ class RawCopies(Protocol):
 
         Only between two versions.
         """
-        ...
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
         """Put cells as part of a restore, as bytes that any backend's `raw_cells` returned."""
-        ...
 
 
 class Reports(Protocol):
@@ -386,11 +355,9 @@ class Reports(Protocol):
 
     def report_to(self, recorder: Recorder) -> None:
         """Report what the backend counts to a recorder."""
-        ...
 
     def temperatures(self) -> pa.Table | None:
         """Return the map of key groups by temperature; None if the backend moves none."""
-        ...
 
 
 class KeyedStateBackend(StateAccess, Versions, RawCopies, Reports, Protocol):

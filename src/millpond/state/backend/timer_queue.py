@@ -39,30 +39,24 @@ class TimersByTime(Protocol):
 
     def __len__(self) -> int:
         """Return the number of entries in memory."""
-        ...
 
     def add(self, timer: DueTimer) -> None:
         """Add a timer that was not set."""
-        ...
 
     def remove(self, timer: DueTimer) -> None:
         """Remove a timer that was set."""
-        ...
 
     def first(self) -> DueTimer | None:
         """Return the earliest timer, or None."""
-        ...
 
     def up_to(self, limit_ms: int) -> Iterable[DueTimer]:
         """Return every timer at or before the limit that is set at the time of the call. Iterate over them once.
 
         Timers that are set or deleted during the iteration change nothing about the result.
         """
-        ...
 
     def close(self) -> None:
         """Free what it holds. It is not used afterwards. Idempotent."""
-        ...
 
 
 class TimerQueue:

@@ -5,6 +5,8 @@ processing time are left out if the state's `clean_up` removes them from snapsho
 list without living elements is left out.
 """
 
+from itertools import accumulate
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,9 +33,7 @@ def living_rows(table: pa.Table, descriptor: StateDescriptor, now_ms: int) -> pa
     lengths = pc.value_counts(kept)
     counts = dict(zip(lengths.field("values").to_pylist(), lengths.field("counts").to_pylist(), strict=True))
     rows = sorted(counts)
-    offsets = [0]
-    for row in rows:
-        offsets.append(offsets[-1] + counts[row])
+    offsets = list(accumulate(map(counts.get, rows), initial=0))
     living = pa.ListArray.from_arrays(pa.array(offsets, type=lists.offsets.type), lists.flatten().filter(alive))
     left = table.take(pa.array(rows, type=pa.int64()))
     return left.set_column(left.column_names.index("value"), "value", living.cast(lists.type))

@@ -34,11 +34,9 @@ class Source(Protocol):
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group."""
-        ...
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Return the same as bytes, or None if there are no bytes."""
-        ...
 
 
 Encoded = Callable[[], Sequence[Part]]
@@ -94,6 +92,30 @@ class Base:
     parts: tuple[Part, ...]
 
 
+class _Tables:
+    """Turns tables of one state into segments of about their full size."""
+
+    def __init__(self, state: str, encode: Encode) -> None:
+        self._state = state
+        self._encoded = encode
+        self._tables: list[pa.Table] = []
+        self.room = MAX_SEGMENT_BYTES
+
+    def add(self, table: pa.Table) -> Iterator[Encoded]:
+        """Add a table, and yield the segment that is full."""
+        self._tables.append(table)
+        self.room -= table.nbytes
+        # Leaving the last quarter of a segment empty saves another small table.
+        if self.room < MAX_SEGMENT_BYTES // 4:
+            yield from self.end()
+
+    def end(self) -> Iterator[Encoded]:
+        """Yield the segment of the remaining tables."""
+        if self._tables:
+            tables, self._tables, self.room = self._tables, [], MAX_SEGMENT_BYTES
+            yield self._encoded(self._state, tables)
+
+
 class _Encoder:
     """Turns the cells of one state, which come in pieces, into segments of about their full size.
 
@@ -103,13 +125,10 @@ class _Encoder:
     """
 
     def __init__(self, state: str, codec: CellCodec, encode: Encode) -> None:
-        self._state = state
         self._codec = codec
-        self._encoded = encode
+        self._tables = _Tables(state, encode)
         self._pieces: list[Cells] = []
         self._rows = 0
-        self._tables: list[pa.Table] = []
-        self._room = MAX_SEGMENT_BYTES
         # Number of rows that fit into the remaining room, by the size of the last ones.
         self._wanted = _FIRST_ROWS
 
@@ -132,45 +151,12 @@ class _Encoder:
         """Yield the segments of the remaining cells."""
         if self._rows:
             yield from self._encode(_joined(self._pieces))
-        if self._tables:
-            yield self._segments()
+        yield from self._tables.end()
 
     def _encode(self, cells: Cells) -> Iterator[Encoded]:
         table = self._codec.table(cells)
-        self._tables.append(table)
-        self._room -= table.nbytes
-        # Leaving the last quarter of a segment empty saves another small table.
-        if self._room < MAX_SEGMENT_BYTES // 4:
-            yield self._segments()
-        self._wanted = max(1, self._room * table.num_rows // max(1, table.nbytes))
-
-    def _segments(self) -> Encoded:
-        tables, self._tables, self._room = self._tables, [], MAX_SEGMENT_BYTES
-        return self._encoded(self._state, tables)
-
-
-class _Copier:
-    """Turns copied bytes of one state, which come one key group at a time, into segments of about their full size."""
-
-    def __init__(self, state: str, encode: Encode) -> None:
-        self._state = state
-        self._encoded = encode
-        self._tables: list[pa.Table] = []
-        self._bytes = 0
-
-    def add(self, key_group: int, pairs: Pairs) -> Iterator[Encoded]:
-        """Add the bytes of a key group, and yield the segments that are full."""
-        table = raw_table(key_group, pairs)
-        self._tables.append(table)
-        self._bytes += table.nbytes
-        if self._bytes > MAX_SEGMENT_BYTES * 3 // 4:
-            yield from self.end()
-
-    def end(self) -> Iterator[Encoded]:
-        """Yield the segments of the remaining bytes."""
-        if self._tables:
-            tables, self._tables, self._bytes = self._tables, [], 0
-            yield self._encoded(self._state, tables)
+        yield from self._tables.add(table)
+        self._wanted = max(1, self._tables.room * table.num_rows // max(1, table.nbytes))
 
 
 def encode_delta(
@@ -227,7 +213,7 @@ def encode_base(
     Bytes of the source are copied as they are. `encode` makes segments, which wait in the spool.
     """
     encoders: dict[str, _Encoder] = {}
-    copiers: dict[str, _Copier] = {}
+    copied: dict[str, _Tables] = {}
     rows, stop = 0, positions.start
 
     def encoded() -> Iterator[Encoded]:
@@ -241,12 +227,12 @@ def encode_base(
                     yield from encoders.setdefault(name, _Encoder(name, codec, encode)).add(found)
                 elif pairs:
                     rows += len(pairs)
-                    yield from copiers.setdefault(name, _Copier(name, encode)).add(key_groups[stop], pairs)
+                    yield from copied.setdefault(name, _Tables(name, encode)).add(raw_table(key_groups[stop], pairs))
             stop += 1
         for encoder in encoders.values():
             yield from encoder.end()
-        for copier in copiers.values():
-            yield from copier.end()
+        for tables in copied.values():
+            yield from tables.end()
 
     parts = _spooled(encoded(), spool)
     return Base(version, range(positions.start, stop), rows, parts)
@@ -324,7 +310,7 @@ def next_commit(
     check_restores(following)
     return Commit(
         manifest=following,
-        segments=Segments({ref.id: part for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
+        segments=Segments({ref.id: part.read for ref, (part, _, _) in zip(refs, added, strict=True) if needed(ref)}),
         dropped=tuple(ref.id for ref in manifest.segments if not needed(ref)),
         parent=manifest,
     )

@@ -8,6 +8,7 @@ Invariant: rows are taken from a segment only after its checksum was compared wi
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,11 +24,13 @@ from millpond.state.checkpoint.format.segment import (
     checksum_of,
     decode_segment,
     grew,
+    of_key_groups,
     together,
     verify_segment,
     whole_lists,
 )
 from millpond.state.checkpoint.living_rows import living_rows
+from millpond.state.checkpoint.segment_spool import Segments
 from millpond.state.checkpoint.storage.interface import CheckpointStorage
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.schema_change import migration
@@ -44,7 +47,6 @@ class SegmentSource(Protocol):
 
     def get(self, segment_id: int, /) -> bytes | memoryview | None:
         """Return a segment; None if it is missing."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,11 @@ class Version:
     segments: Mapping[int, bytes | memoryview]
 
 
-class StoredSegments(Mapping[int, bytes]):
-    """The segments of a stored version. Each is read from the storage on access, and not kept."""
+class StoredSegments(Segments):
+    """The segments of a stored version, read from its storage."""
 
     def __init__(self, storage: CheckpointStorage, manifest: Manifest) -> None:
-        self._storage = storage
-        self._refs = {ref.id: ref for ref in manifest.segments}
-
-    def __getitem__(self, segment_id: int) -> bytes:
-        return self._storage.segment(self._refs[segment_id])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
+        super().__init__({ref.id: partial(storage.segment, ref) for ref in manifest.segments})
 
 
 @dataclass(frozen=True)
@@ -302,8 +294,7 @@ def newest_rows(version: Version, descriptor: StateDescriptor, key_groups: range
         if ref.state == descriptor.name and ref.first_group < wanted.stop and ref.last_group >= wanted.start:
             table = read_segment(manifest, ref, version.segments[ref.id])
             if wanted != manifest.key_groups:
-                group = table["key_group"]
-                table = table.filter(pc.and_(pc.greater_equal(group, wanted.start), pc.less(group, wanted.stop)))
+                table = of_key_groups(table, wanted)
             table = codec.plain(table)
             cells = list(codec.cell_keys(table))
             newest.update(zip(cells, range(rows, rows + table.num_rows), strict=True))

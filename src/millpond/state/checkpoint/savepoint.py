@@ -33,7 +33,7 @@ from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.object_columns import JSON_COLUMN, with_json
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointFile, SavepointManifest
 from millpond.state.checkpoint.format.seal import Seal, closed, opened
-from millpond.state.checkpoint.format.segment import CellCodec, checked_body, with_checksum
+from millpond.state.checkpoint.format.segment import CellCodec, checked_body, of_key_groups, with_checksum
 from millpond.state.checkpoint.living_rows import living_rows
 from millpond.state.checkpoint.next_manifest import Source
 from millpond.state.checkpoint.restoring import parts_of, read_version, row_pieces
@@ -203,28 +203,23 @@ def write_rows(
     folder: Folder, state: StateDescriptor, part: str, pieces: Iterable[pa.Table], seal: Seal | None = None
 ) -> Iterator[SavepointFile]:
     """Write rows of one state to files of a few MB, named after `part`, their part of the operator."""
-    waiting: list[pa.Table] = []
-    number = 0
-    for group in _row_groups(pieces):
-        waiting.append(group)
-        if sum(each.nbytes for each in waiting) >= _FILE_BYTES:
-            yield _written(folder, state, part, number, waiting, seal)
-            waiting, number = [], number + 1
-    if waiting:
-        yield _written(folder, state, part, number, waiting, seal)
+    # Small pieces go together into a row group, and large ones are cut.
+    cut = (each for piece in pieces for each in parts_of(piece))
+    groups = map(pa.concat_tables, _by_size(cut, _ROW_GROUP_BYTES))
+    for number, some in enumerate(_by_size(groups, _FILE_BYTES)):
+        yield _written(folder, state, part, number, some, seal)
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about `_ROW_GROUP_BYTES`: small pieces together, large ones cut."""
+def _by_size(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:
+    """Yield as many tables together as have about this many bytes."""
     waiting: list[pa.Table] = []
-    for piece in pieces:
-        for part in parts_of(piece):
-            waiting.append(part)
-            if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
-                yield pa.concat_tables(waiting)
-                waiting = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= size:
+            yield waiting
+            waiting = []
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield waiting
 
 
 def _written(
@@ -361,7 +356,4 @@ def _rows(data: bytes, schema: pa.Schema, key_groups: range | None) -> pa.Table:
     if JSON_COLUMN in table.column_names:
         table = table.drop_columns([JSON_COLUMN])
     table = table.cast(schema)
-    if key_groups is None:
-        return table
-    group = table["key_group"]
-    return table.filter(pc.and_(pc.greater_equal(group, key_groups.start), pc.less(group, key_groups.stop)))
+    return table if key_groups is None else of_key_groups(table, key_groups)

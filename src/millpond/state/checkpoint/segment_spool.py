@@ -11,7 +11,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millpond.errors import UnavailableError
 from millpond.state.checkpoint.format.segment import checksum_of
@@ -49,26 +49,23 @@ class Part:
 
 
 class Segments(Mapping[int, bytes]):
-    """Segments by id. Each is read on access, so they need not be in memory together."""
+    """Segments by id, from functions that read them: on each access, so they need not be in memory together."""
 
-    def __init__(self, parts: Mapping[int, Part]) -> None:
-        self._parts = parts
+    def __init__(self, reads: Mapping[int, Callable[[], bytes]]) -> None:
+        self._reads = reads
 
     def __getitem__(self, segment_id: int) -> bytes:
-        return self._parts[segment_id].read()
+        return self._reads[segment_id]()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._parts)
+        return iter(self._reads)
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._reads)
 
 
 class SegmentSpool:
     """Keeps the bytes of segments. One thread adds; any may read.
-
-    Args:
-        memory_bytes: how much it keeps in memory.
 
     >>> spool = SegmentSpool(memory_bytes=4)
     >>> kept = [spool.keep(data) for data in (b"abc", b"defg", b"h")]
@@ -102,15 +99,7 @@ class SegmentSpool:
 
     def kept(self, part: Part) -> Part:
         """Return the same part with its bytes in the spool."""
-        return Part(
-            part.state,
-            part.rows,
-            part.first_group,
-            part.last_group,
-            part.length,
-            part.checksum,
-            self.keep(part.read()),
-        )
+        return replace(part, read=self.keep(part.read()))
 
     def _opened(self) -> int:
         if self._file is None:

@@ -35,7 +35,7 @@ from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
-from millpond.state.checkpoint.next_manifest import Encode, at_once
+from millpond.state.checkpoint.next_manifest import Encode, at_once, next_commit
 from millpond.state.checkpoint.owed_bases import Written, owed_rows
 from millpond.state.checkpoint.pending import PendingCheckpoint
 from millpond.state.checkpoint.restoring import SegmentSource, load_version
@@ -271,15 +271,15 @@ class Shard:
         self._removal_rows = max(BASE_STEP_ROWS, bases.owed_rows or 0)
         while self._writer.add_bases(bases, pending.snapshot, pending.version, pending.now_ms, pending.states, encode):
             continue
-        return self._writer.commit(
+        return next_commit(
             self.manifest,
             version=pending.version,
             token=token,
             watermark_ms=pending.watermark_ms,
             processing_ms=pending.now_ms,
+            states=(state.encode() for state in pending.states.values()),
             bases=bases.bases,
             deltas=deltas,
-            states=pending.states,
         )
 
     def commit(self, token: str, watermark_ms: int = -1) -> Commit:

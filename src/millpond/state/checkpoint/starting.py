@@ -10,17 +10,17 @@ prove them and then to load them, so that a savepoint may be larger than memory.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.savepoint_manifest import SavepointManifest
+from millpond.state.checkpoint.format.segment import of_key_groups
 from millpond.state.checkpoint.restoring import StoredStates
+from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.rows import RowCodec
@@ -28,26 +28,8 @@ from millpond.state.types.rows import RowCodec
 _GROUP = "key_group"
 
 
-class SavedRows(Protocol):
-    """The part of a savepoint that loading uses."""
-
-    contents: SavepointManifest
-
-    def states(self) -> tuple[StateDescriptor, ...]:
-        """Return the states it holds."""
-        ...
-
-    def prove(self, key_groups: range | None = None) -> None:
-        """Raise an error if a file with rows of these key groups is not as it was written."""
-        ...
-
-    def pieces(self, state: str, key_groups: range | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of one state, one file at a time."""
-        ...
-
-
 def load_savepoint(
-    savepoint: SavedRows,
+    savepoint: Savepoint,
     manifest: Manifest,
     backend: KeyedStateBackend,
     declared: Iterable[StateDescriptor],
@@ -77,8 +59,7 @@ def _rows_of_shard(table: pa.Table, contents: SavepointManifest, manifest: Manif
     table = table.filter(pa.array(np.isin(groups % divisor, list(wanted))))
     regrouped = _key_groups(table, contents.key_schema, manifest.max_parallelism)
     table = table.set_column(table.column_names.index(_GROUP), _GROUP, regrouped)
-    first, stop = manifest.key_groups.start, manifest.key_groups.stop
-    return table.filter(pc.and_(pc.greater_equal(table[_GROUP], first), pc.less(table[_GROUP], stop)))
+    return of_key_groups(table, manifest.key_groups)
 
 
 def _key_groups(table: pa.Table, key_schema: bytes, max_parallelism: int) -> pa.Array:

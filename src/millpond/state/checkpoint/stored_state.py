@@ -46,11 +46,9 @@ class Rows(Protocol):
 
     def first(self, count: int | None, search: str = "") -> pa.Table:
         """Return the first rows whose key contains a text, ignoring case; all of them if `count` is None."""
-        ...
 
     def write(self, path: str) -> int:
         """Write all rows as Parquet. Return their number."""
-        ...
 
 
 Sizes = dict[tuple[int | None, str], tuple[int, int]]
@@ -64,19 +62,15 @@ class StoredState(Protocol):
 
     def states(self) -> list[dict[str, Any]]:
         """Return a record for each state."""
-        ...
 
     def sizes(self) -> Sizes:
         """Return rows and bytes of each state as stored: in a checkpoint, the state and its newest changes too."""
-        ...
 
     def rows(self, asked: Asked) -> Rows:
         """Return the rows of a state, or of what changed in it."""
-        ...
 
     def savepoint(self, location: str, operator: int | None, version: int | None) -> Savepoint:
         """Write a savepoint."""
-        ...
 
 
 def is_query(location: str) -> bool:

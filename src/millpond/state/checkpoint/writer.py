@@ -1,12 +1,8 @@
 """What goes into a checkpoint of one shard: the one writer, on Spark and off it.
 
 A version is stored as one *delta* (the cells that it changed) and about as many bytes of *bases* (whole key groups, in
-turn). So it costs what it touches, and a restore reads at most about twice the state:
-
-- every key group has a newest base, of some version; the deltas after that version complete it;
-- bases go round the key groups in turn, so each gets a new one in time;
-- a delta is dropped once every key group has a base of its version or later;
-- a base is dropped once all its key groups have a newer one.
+turn). So it costs what it touches, and a restore reads at most about twice the state. `next_manifest` says when a delta
+and a base are dropped.
 
 The writer determines what a version consists of. `Shard` decides when, and whether bases are made from the live backend
 between two versions or from a snapshot while records flow.
@@ -27,19 +23,9 @@ from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, KeyedStateBackend, Snapshot
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.format.segment import CellCodec
-from millpond.state.checkpoint.next_manifest import (
-    Base,
-    Delta,
-    Encode,
-    Source,
-    at_once,
-    encode_base,
-    encode_delta,
-    next_commit,
-)
+from millpond.state.checkpoint.next_manifest import Base, Delta, Encode, Source, at_once, encode_base, encode_delta
 from millpond.state.checkpoint.raw_expiry import living_pairs
 from millpond.state.checkpoint.segment_spool import SegmentSpool
-from millpond.state.checkpoint.storage.interface import Commit
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ttl import Ttl
 
@@ -77,9 +63,6 @@ class CheckpointWriter:
 
     Attributes:
         states: every state that the checkpoints know, by name.
-
-    Args:
-        key_schema: of the shard's keys.
     """
 
     def __init__(self, key_schema: pa.Schema) -> None:
@@ -139,30 +122,6 @@ class CheckpointWriter:
         )
         return True
 
-    def commit(
-        self,
-        manifest: Manifest,
-        *,
-        version: int,
-        token: str,
-        watermark_ms: int,
-        processing_ms: int,
-        bases: list[Base],
-        deltas: list[Delta],
-        states: Mapping[str, StateDescriptor],
-    ) -> Commit:
-        """Return the version that follows `manifest`, to be stored whole or not at all."""
-        return next_commit(
-            manifest,
-            version=version,
-            token=token,
-            watermark_ms=watermark_ms,
-            processing_ms=processing_ms,
-            states=(descriptor.encode() for descriptor in states.values()),
-            bases=bases,
-            deltas=deltas,
-        )
-
     def remove_expired(self, backend: KeyedStateBackend, name: str, key_group: int) -> int:
         """Remove expired cells from live state, in the open version. Return how many cells were checked."""
         ttl = self.states[name].ttl
@@ -185,7 +144,6 @@ class _Living:
         self._now_ms = now_ms
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Return the living cells of one state and key group."""
         found, ttl = self._source.cells(name, key_group), self._states[name].ttl
         if ttl is None or not self._leaves_out(ttl):
             return found
@@ -195,7 +153,6 @@ class _Living:
         return kept
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Return those of one state and key group as bytes, or None if the source has no bytes."""
         pairs, descriptor = self._source.raw_cells(name, key_group), self._states[name]
         ttl = descriptor.ttl
         if pairs is None or ttl is None or not self._leaves_out(ttl):

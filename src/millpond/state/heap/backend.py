@@ -11,7 +11,7 @@ explains why that is correct.
 Invariant: for every cell, either the open version has its old value, or its live value is the committed one.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from millpond.errors import UnavailableError
@@ -50,34 +50,24 @@ class HeapBackend(PlainBackend):
     [(1,)]
     """
 
+    shares_objects = True
+    """Whether it keeps the very objects it is given: yes."""
+
     def __init__(self, key_groups: range) -> None:
         self.key_groups = key_groups
-        self._context = KeyContext()
+        self.context = KeyContext()
+        """The current key, and the time."""
         self._declared = Declarations(_KINDS, self._make)
-        self._states = self._declared.states
+        self.states = self._declared.states
+        """Every declared state, by name: for a backend that moves tables elsewhere."""
         self.bound: list[BoundState] = []
         """The handles that `enter` binds, for a wrapper that replaces `enter`."""
-        self.enter: Callable[[int], None] = _entering(self._context, key_groups, self.bound)
+        self.enter: Callable[[int], None] = _entering(self.context, key_groups, self.bound)
         """Bind every handle to the dictionaries of one key group."""
-
-    @property
-    def context(self) -> KeyContext:
-        """The current key, and the time."""
-        return self._context
-
-    @property
-    def states(self) -> Mapping[str, HeapState]:
-        """Every declared state, by name: for a backend that moves tables elsewhere."""
-        return self._states
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it is given: yes."""
-        return True
 
     def rebind(self, key_group: int) -> None:
         """Bind the handles again to a key group's dictionaries, if it is the current one."""
-        if self._context.key_group == key_group:
+        if self.context.key_group == key_group:
             for state in self.bound:
                 state.bind(key_group)
 
@@ -98,21 +88,21 @@ class HeapBackend(PlainBackend):
         return self._declared.declare(descriptor, HeapMapState)
 
     def _make(self, kind: type[HeapState], descriptor: StateDescriptor) -> HeapState:
-        made = kind(descriptor, self._context)
+        made = kind(descriptor, self.context)
         if isinstance(made, BoundState):
             self.bound.append(made)
-            if self._context.key_group in self.key_groups:
-                made.bind(self._context.key_group)
+            if self.context.key_group in self.key_groups:
+                made.bind(self.context.key_group)
         return made
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Yield key group and key of every key that has this state now, each once."""
-        state = self._states.get(name)
+        state = self.states.get(name)
         return iter(()) if state is None else state.tables.keys()
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group as it is now."""
-        state = self._states.get(name)
+        state = self.states.get(name)
         return Cells() if state is None else state.tables.cells(key_group)
 
     def write(self, name: str, cells: Cells) -> None:
@@ -125,21 +115,21 @@ class HeapBackend(PlainBackend):
 
     def commit(self) -> Snapshot:
         """End the version. This reads and copies nothing."""
-        versions = {name: (state.tables, state.end_version()) for name, state in self._states.items()}
-        self._leave()
+        versions = {name: (state.tables, state.end_version()) for name, state in self.states.items()}
+        self.context.leave()
         return _HeapSnapshot(versions)
 
     def rollback(self) -> bool:
         """Write the old values of the open version back. Return whether there were any."""
-        changed = any(state.tables.changed() for state in self._states.values())
-        for state in self._states.values():
+        changed = any(state.tables.changed() for state in self.states.values())
+        for state in self.states.values():
             state.tables.roll_back()
         self._undone()
         return changed
 
     def undo_commit(self) -> None:
         """Revert the last committed version: write its old values back."""
-        for state in self._states.values():
+        for state in self.states.values():
             state.tables.roll_back()
             if state.last is not None:
                 state.tables.revert(state.last)
@@ -148,13 +138,13 @@ class HeapBackend(PlainBackend):
 
     def acknowledge(self) -> None:
         """Free what the last version replaced."""
-        for state in self._states.values():
+        for state in self.states.values():
             state.last = None
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore, as a version whose changes nobody reads."""
         state = self._declared.restore(descriptor)
-        if any(known.tables.changed() for known in self._states.values()):
+        if any(known.tables.changed() for known in self.states.values()):
             raise open_version(descriptor.name)
         state.tables.write(cells)
         state.tables.end_version()
@@ -163,20 +153,16 @@ class HeapBackend(PlainBackend):
 
     def close(self) -> None:
         """Free everything. A handle that is used afterwards fails like one without a current key."""
-        for state in self._states.values():
+        for state in self.states.values():
             state.leave_version()
-        self._states.clear()
+        self.states.clear()
         self.bound.clear()
-        self._leave()
+        self.context.leave()
 
     def _undone(self) -> None:
-        for state in self._states.values():
+        for state in self.states.values():
             state.leave_version()
-        self._leave()
-
-    def _leave(self) -> None:
-        self._context.key_group = -1
-        self._context.key = ()
+        self.context.leave()
 
 
 def _entering(context: KeyContext, key_groups: range, bound: list[BoundState]) -> Callable[[int], None]:
@@ -201,7 +187,6 @@ class _HeapSnapshot(PlainSnapshot):
         self._versions: dict[str, tuple[FlatTables[Any], Version]] | None = versions
 
     def states(self) -> Collection[str]:
-        """Return the names of the states."""
         return self._readable().keys()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
@@ -212,7 +197,6 @@ class _HeapSnapshot(PlainSnapshot):
                 yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Return every cell of a state in one key group as of this version."""
         versions = self._readable()
         if name not in versions:
             return Cells()

@@ -1,5 +1,6 @@
 """Batch access to a value state on the heap: see `millpond.state.backend.batch_access`."""
 
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
@@ -16,10 +17,6 @@ class ManyInTables:
 
     The steps are those of a single update, each done for a whole run by one call that never leaves C: first the old
     values go into the undo log, then the new ones into the table.
-
-    Args:
-        tables: of the state.
-        sums: adds up its numbers.
     """
 
     def __init__(self, tables: FlatTables[LoggedVersion], sums: Sums) -> None:
@@ -27,7 +24,6 @@ class ManyInTables:
         self._sums = sums
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """Return the value of each key, or None."""
         live = self._tables.live
         found: list[Any] = []
         for key_group, first, end in many.runs:
@@ -35,7 +31,6 @@ class ManyInTables:
         return found
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
-        """Set the value of each key."""
         for key_group, first, end in many.runs:
             keys = many.given[first:end]
             table = self._tables.live.setdefault(key_group, {})
@@ -43,7 +38,6 @@ class ManyInTables:
             table.update(zip(keys, values[first:end], strict=True))
 
     def add_many(self, many: ManyKeys, number: Any) -> None:
-        """Add to the number of each key."""
         numbers = self._sums.numbers(number, len(many))
         for key_group, first, end in many.runs:
             keys = many.given[first:end]
@@ -59,7 +53,6 @@ class ManyInTables:
                 table.update(zip(keys, sums, strict=True))
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Delete the value of each key."""
         for key_group, first, end in many.runs:
             table = self._tables.live.setdefault(key_group, {})
             keys = [key for key in many.given[first:end] if key in table]

@@ -1,8 +1,7 @@
 """The handles of states on the heap, which every record of a keyed operator goes through.
 
-An update first keeps the old value in the open version, and then puts the new one into the table of the key group (see
-`millpond.state.heap.tables`). The handle of a value state looks up that table by the current key group each time. The
-handles of lists and maps use more dictionaries, so they are bound to those of a key group when it is entered.
+The handle of a value state looks up its table by the current key group each time (`hot_path`). The handles of lists and
+maps use more dictionaries, so they are bound to those of a key group when it is entered.
 
 Immutable values are handed out as they are. Of a mutable value, `get` hands out a private copy. It is made once per
 cell and version, and kept in `handed` until the version ends. The original stays in the table, for snapshots, until

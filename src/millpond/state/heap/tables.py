@@ -36,12 +36,20 @@ from millpond.state.types.rows import Row
 V = TypeVar("V", bound=Version)
 
 
-class FlatTables(Generic[V]):
-    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list.
+def flat_cells(key_group: int, table: Table) -> Cells:
+    """Return the cells in a key group's table of a value or list state."""
+    return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
 
-    Args:
-        new_version: creates a version.
-    """
+
+def entry_cells(key_group: int, table: Table) -> Cells:
+    """Return the cells in a key group's table of a map state."""
+    cells = Cells(map_keys=[])
+    _add_entries(cells, key_group, table)
+    return cells
+
+
+class FlatTables(Generic[V]):
+    """Tables with one cell per key: of value states, and of list states, whose cell is the whole list."""
 
     def __init__(self, new_version: type[V]) -> None:
         self._new_version = new_version
@@ -63,14 +71,14 @@ class FlatTables(Generic[V]):
         for key_group, key, value in zip(cells.key_groups, given_forms(cells.keys), cells.values, strict=True):
             table = self.live.setdefault(key_group, {})
             self.open.keep(key_group, key, table)
-            _set(table, key, value)
+            set_cell(table, key, value)
 
     def roll_back(self) -> None:
         """Write the old values of the open version back, and begin another version."""
         for key_group in self.open.undo:
             table = self.live[key_group]
             for key, old in self.open.old_values(key_group).items():
-                _set(table, key, old)
+                set_cell(table, key, old)
         # Readers of earlier versions may be reading the undo map, so it stays in the chain as it is.
         self.end_version()
 
@@ -82,9 +90,10 @@ class FlatTables(Generic[V]):
 
     def keys(self) -> Iterator[tuple[int, Row]]:
         """Yield key group and key of every key."""
-        for key_group, table in sorted(self.live.items()):
-            for key in list(table):
-                if key in table:
+        for key_group in sorted(self.live):
+            for key in list(self.live[key_group]):
+                # The table is looked up each time, because the group may have moved to disk or back.
+                if key in self.live[key_group]:
                     yield key_group, as_row(key)
 
     def cells(self, key_group: int) -> Cells:
@@ -121,8 +130,7 @@ class FlatTables(Generic[V]):
         """Return what a table holds now, as a copy that later changes do not reach."""
         return table.copy()
 
-    def _as_cells(self, key_group: int, table: Table) -> Cells:
-        return Cells([key_group] * len(table), as_rows(table), None, list(table.values()))
+    _as_cells = staticmethod(flat_cells)
 
 
 class ListTables(FlatTables[ListVersion]):
@@ -140,7 +148,7 @@ class ListTables(FlatTables[ListVersion]):
                 self.grow(self.open.maps.setdefault(key_group, {}), table, key, value)
             else:
                 self.open.keep(key_group, key, table)
-                _set(table, key, value if value is ABSENT else list(value))
+                set_cell(table, key, value if value is ABSENT else list(value))
 
     @staticmethod
     def grow(undo: Table, table: Table, key: Any, values: list[Any]) -> None:
@@ -207,7 +215,7 @@ class EntryTables(FlatTables[Version]):
             undo = self.open.undo.setdefault(key_group, {}).setdefault(key, {})
             if map_key not in undo:
                 undo[map_key] = entries.get(map_key, ABSENT)
-            _set_entry(table, key, map_key, value)
+            set_entry(table, key, map_key, value)
 
     def roll_back(self) -> None:
         """Write the old entries of the open version back, and begin another version."""
@@ -215,7 +223,7 @@ class EntryTables(FlatTables[Version]):
             table = self.live[key_group]
             for key, old_entries in undo.items():
                 for map_key, old in old_entries.items():
-                    _set_entry(table, key, map_key, old)
+                    set_entry(table, key, map_key, old)
         self.end_version()
 
     def cells_as_of(self, version: Version, key_group: int) -> Cells:
@@ -245,20 +253,19 @@ class EntryTables(FlatTables[Version]):
     def _present(entries: Table, of: Iterable[Row]) -> Table:
         return {map_key: entries.get(map_key, ABSENT) for map_key in of}
 
-    def _as_cells(self, key_group: int, table: Table) -> Cells:
-        cells = Cells(map_keys=[])
-        _add_entries(cells, key_group, table)
-        return cells
+    _as_cells = staticmethod(entry_cells)
 
 
-def _set(table: Table, key: Any, value: Any) -> None:
+def set_cell(table: Table, key: Any, value: Any) -> None:
+    """Put a cell into a table, or delete it if the value is ABSENT."""
     if value is ABSENT:
         table.pop(key, None)
     else:
         table[key] = value
 
 
-def _set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
+def set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
+    """Put an entry of a key's map into a table, or delete it if the value is ABSENT."""
     if value is not ABSENT:
         table.setdefault(key, {})[map_key] = value
         return

@@ -22,15 +22,12 @@ class Aggregate(Protocol[In_contra, Acc, Out_co]):
 
     def create(self) -> Acc:
         """Return the accumulator of no values."""
-        ...
 
     def add(self, accumulator: Acc, value: In_contra) -> Acc:
         """Return the accumulator with one more value."""
-        ...
 
     def result(self, accumulator: Acc) -> Out_co:
         """Return the result of the accumulator, without changing it."""
-        ...
 
 
 class ReducingState(Generic[T]):

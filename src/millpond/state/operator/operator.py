@@ -39,15 +39,12 @@ class KeyTimers(Protocol):
 
     def register(self, expiry_ms: int) -> None:
         """Set a timer. Setting it twice sets it once. A timer in the past fires in the next advance of time."""
-        ...
 
     def delete(self, expiry_ms: int) -> None:
         """Delete a timer."""
-        ...
 
     def of_key(self) -> Iterator[int]:
         """Return the timers that are set, in ms, in ascending order."""
-        ...
 
 
 class Times:
@@ -101,11 +98,9 @@ class KeyedOperator(Protocol):
 
     def open(self, states: States) -> None:
         """Declare the states, the same ones every time. No key is current yet."""
-        ...
 
     def process(self, key: Any, record: Any, context: Context) -> Iterable[Any] | None:
         """Process one record. What is returned or yielded is output; None means no output."""
-        ...
 
 
 class TimedOperator(KeyedOperator, Protocol):
@@ -113,7 +108,6 @@ class TimedOperator(KeyedOperator, Protocol):
 
     def on_timer(self, key: Any, timer: Timer, context: Context) -> Iterable[Any] | None:
         """Handle a due timer of this key. It is deleted after this call, even if it is set again during the call."""
-        ...
 
 
 _METHODS = {"open": "open(self, states)", "process": "process(self, key, record, context)"}

@@ -39,18 +39,6 @@ class OperatorShard:
         process: the operator's method.
     """
 
-    __slots__ = (
-        "_on_timer",
-        "_timers",
-        "backend",
-        "context",
-        "descriptors",
-        "entered",
-        "key_context",
-        "key_groups",
-        "process",
-    )
-
     def __init__(
         self, make_operator: Callable[[], KeyedOperator], backend: KeyedStateBackend, key_groups: range, times: Times
     ) -> None:

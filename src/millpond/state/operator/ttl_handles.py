@@ -22,7 +22,7 @@ _Stamped = tuple[Any, int]
 
 
 class _Lives:
-    """What the handles share: what is alive, what is visible, and what an access does besides."""
+    """What the handles share: what is alive and visible, and what an access does besides. Made once it is declared."""
 
     __slots__ = ("context", "outward", "refreshes", "shows_expired", "sweep", "ttl")
 
@@ -31,7 +31,7 @@ class _Lives:
         self.context: KeyContext = backend.context
         self.refreshes = ttl.refresh == "read-and-write"
         self.shows_expired = ttl.visibility == "until-cleaned"
-        self.sweep: Callable[[], None] | None = None
+        self.sweep = Sweep(backend, descriptor.name, ttl) if "incremental" in ttl.clean_up else None
         codec = descriptor.codec(descriptor.name)
         copies = codec.mutable and self.refreshes
         self.outward: Callable[[_Stamped], Any] = (lambda stamped: codec.copy(stamped)[0]) if copies else itemgetter(0)
@@ -66,8 +66,6 @@ class TtlValue(PlainValue):
         self._inner: ValueState = backend.value_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
         self._sums = Sums.of_values(descriptor, backend.context)
-        if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Return whether the current key has a visible value."""
@@ -113,8 +111,6 @@ class TtlList:
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
         self._inner: ListState = backend.list_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
-        if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Return whether the current key has a visible element."""
@@ -169,8 +165,6 @@ class TtlMap:
     def __init__(self, backend: KeyedStateBackend, descriptor: StateDescriptor, ttl: Ttl) -> None:
         self._inner: MapState = backend.map_state(descriptor)
         self._lives = _Lives(backend, descriptor, ttl)
-        if "incremental" in ttl.clean_up:
-            self._lives.sweep = Sweep(backend, descriptor.name, ttl)
 
     def exists(self) -> bool:
         """Return whether the current key has a visible entry."""

@@ -65,6 +65,9 @@ class RocksDbBackend(PlainBackend):
     >>> backend.close()
     """
 
+    shares_objects = False
+    """Whether it keeps the very objects it is given: no, it keeps bytes."""
+
     def __init__(
         self,
         key_groups: range,
@@ -75,7 +78,8 @@ class RocksDbBackend(PlainBackend):
     ) -> None:
         self.key_groups = key_groups
         self._database = Database(folder, write_buffer_bytes, block_cache_bytes)
-        self._context = KeyContext()
+        self.context = KeyContext()
+        """The current key, and the time."""
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
@@ -83,21 +87,11 @@ class RocksDbBackend(PlainBackend):
         self._snapshot_before: Any = None
         self._unreverted: Unreverted | None = None
 
-    @property
-    def context(self) -> KeyContext:
-        """The current key, and the time."""
-        return self._context
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it is given: no, it keeps bytes."""
-        return False
-
     def enter(self, key_group: int) -> None:
         """Make a key group of this shard the current one."""
         if key_group not in self.key_groups:
             raise foreign_key_group(key_group, self.key_groups)
-        self._context.key_group = key_group
+        self.context.key_group = key_group
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """Return the handle of a value state."""
@@ -113,7 +107,7 @@ class RocksDbBackend(PlainBackend):
 
     def _make(self, kind: type[RocksDbState], descriptor: StateDescriptor) -> RocksDbState:
         kind = RocksDbTimerState if descriptor.name in TIMER_STATES else kind
-        made = kind(descriptor, len(self._states), self._context, self._database)
+        made = kind(descriptor, len(self._states), self.context, self._database)
         made.use(self._unreverted or self._database.handle)
         return made
 
@@ -154,7 +148,7 @@ class RocksDbBackend(PlainBackend):
         snapshot.changed = {name: state.end_version() for name, state in self._states.items()}
         self._snapshot_before, self._snapshot = self._snapshot, taken
         self._snapshots.add(snapshot)
-        self._leave()
+        self.context.leave()
         return snapshot
 
     def rollback(self) -> bool:
@@ -167,7 +161,7 @@ class RocksDbBackend(PlainBackend):
         self._revert(self._snapshot, [(state, state.changed) for state in self._states.values()])
         for state in self._states.values():
             state.forget_changes()
-        self._leave()
+        self.context.leave()
         return changed
 
     def undo_commit(self) -> None:
@@ -205,7 +199,7 @@ class RocksDbBackend(PlainBackend):
             snapshot.release()
         self._snapshot = self._snapshot_before = None
         self._unreverted = self._database.unreverted = None
-        self._leave()
+        self.context.leave()
         self._states.clear()
         self._database.close()
 
@@ -215,7 +209,7 @@ class RocksDbBackend(PlainBackend):
         keys = set(rows) if self._unreverted is None else self._unreverted.keys.union(rows)
         if not keys:
             return
-        unreverted = Unreverted(self._database, version, keys, self._reverted)
+        unreverted = Unreverted(self._database, version, keys, lambda: self._use(None))
         try:
             unreverted.put_back()
         except UnavailableError as error:
@@ -224,17 +218,10 @@ class RocksDbBackend(PlainBackend):
             # These writes are outstanding; until then reads go through `unreverted` and are correct.
             self._use(unreverted)
 
-    def _reverted(self) -> None:
-        self._use(None)
-
     def _use(self, unreverted: Unreverted | None) -> None:
         self._unreverted = self._database.unreverted = unreverted
         for state in self._states.values():
             state.use(unreverted or self._database.handle)
-
-    def _leave(self) -> None:
-        self._context.key_group = -1
-        self._context.key = ()
 
 
 class _RocksDbSnapshot(PlainSnapshot):
@@ -254,7 +241,6 @@ class _RocksDbSnapshot(PlainSnapshot):
         self._scanning = threading.Lock()
 
     def states(self) -> Collection[str]:
-        """Return the names of the states."""
         self._reader()
         return self._states.keys()
 
@@ -266,7 +252,6 @@ class _RocksDbSnapshot(PlainSnapshot):
                 yield name, cells
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Return every cell of a state in one key group as of this version."""
         self._reader()
         if name not in self._states:
             return Cells()

@@ -24,11 +24,14 @@ from itertools import compress, takewhile
 from operator import not_
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
 from millpond.state.rocksdb.stalls import Stalls, is_full, is_out_of_space, is_stall
 from millpond.state.types.ordered_keys import after
+
+if TYPE_CHECKING:
+    from millpond.state.rocksdb.unreverted import Unreverted
 
 WRITE_BUFFER_BYTES: Final = 64 << 20
 BLOCK_CACHE_BYTES: Final = 64 << 20
@@ -48,20 +51,13 @@ _METRICS = {
 }
 
 
-class Laid(Protocol):
-    """Values read in place of a database's own if its last rollback did not fit on the disk: see `unreverted`."""
-
-    def laid_over(self, first: bytes, end: bytes, live: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """Return the pairs of a scan from `first` up to `end`, given the pairs of the database."""
-        ...
-
-    def put_back(self) -> None:
-        """Write the outstanding values, all or nothing."""
-        ...
-
-
 class Database:
-    """RocksDB in `folder`/db, from bytes to bytes. `handle` is rocksdict's own object, for the hot path."""
+    """RocksDB in `folder`/db, from bytes to bytes.
+
+    Attributes:
+        handle: rocksdict's own object, for the hot path.
+        unreverted: read in place of the database if its last rollback did not fit on the disk.
+    """
 
     def __init__(self, folder: Path, write_buffer_bytes: int, block_cache_bytes: int) -> None:
         self.folder = folder
@@ -81,7 +77,7 @@ class Database:
             raise
         # A close flushes and on a full disk waits for room, even at the process's end. So background work is cancelled.
         self._stop = weakref.finalize(self, self.handle.cancel_all_background, False)
-        self.unreverted: Laid | None = None
+        self.unreverted: Unreverted | None = None
         self.closed = False
 
     def _take_lock(self) -> None:

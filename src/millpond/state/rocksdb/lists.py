@@ -15,15 +15,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from millpond.state.backend.protocols import ABSENT, Appended, Cells
+from millpond.state.backend.cell_bytes import list_dumps, list_loads
+from millpond.state.backend.protocols import ABSENT, Appended, Cells, cells_at
 from millpond.state.rocksdb.states import Change, RocksDbState
-from millpond.state.types.ordered_keys import KEY_PREFIX, decode_key
-from millpond.state.types.rows import Row
+from millpond.state.types.ordered_keys import key_of
 
 CHUNK_BYTES = 2048
 """Size at which a tail becomes a chunk: each append reads and writes half of it on average."""
 
-_LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">I")
 _PIECE_BYTES = 1 << 20
 _Read = Callable[[bytes], bytes | None]
@@ -39,6 +38,7 @@ class RocksDbListState(RocksDbState):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.dumps, self.loads = list_dumps(self.dumps), list_loads(self.loads)
         self.added: dict[bytes, tuple[int, int] | None] = {}
 
     def end_version(self) -> Change:
@@ -93,18 +93,6 @@ class RocksDbListState(RocksDbState):
         if gone:
             self._write_all(gone)
 
-    def dumps(self, value: Iterable[Any]) -> bytes:
-        dumps, pack = self._dumps, _LENGTH.pack
-        return b"".join(part for data in map(dumps, value) for part in (pack(len(data)), data))
-
-    def loads(self, data: bytes) -> list[Any]:
-        loads, length_at, size, values, start = self._loads, _LENGTH.unpack_from, _LENGTH.size, [], 0
-        while start < len(data):
-            end = start + size + length_at(data, start)[0]
-            values.append(loads(data[start + size : end]))
-            start = end
-        return values
-
     def read(self, place: bytes) -> Any:
         data = self._stream(place, self._data)
         return None if data is None else self.loads(data)
@@ -146,12 +134,7 @@ class RocksDbListState(RocksDbState):
         return self._cells(found)
 
     def _cells(self, found: list[tuple[bytes, Any]]) -> Cells:
-        key_groups, keys = [], []
-        for at, _ in found:
-            _, key_group, length = KEY_PREFIX.unpack_from(at)
-            key_groups.append(key_group)
-            keys.append(_key(at, length))
-        return Cells(key_groups, keys, None, [value for _, value in found])
+        return cells_at([key_of(at) for at, _ in found], [value for _, value in found], is_map=False)
 
     def _sized(
         self, places: Iterator[bytes], changed: dict[bytes, tuple[int, int] | None], read: _Read
@@ -209,7 +192,3 @@ class RocksDbListState(RocksDbState):
 def _chunks(tail: bytes | None) -> int:
     """Return how many chunks come before a tail."""
     return 0 if tail is None else int(_NUMBER.unpack_from(tail)[0])
-
-
-def _key(at: bytes, length: int) -> Row:
-    return decode_key(at[KEY_PREFIX.size : KEY_PREFIX.size + length])

@@ -32,7 +32,6 @@ class Stalls:
     """Repeats writes that RocksDB rejected.
 
     Args:
-        folder: where the files are.
         needed_bytes: free space with which RocksDB is expected to go on.
         counter: returns one of RocksDB's own counters, by name.
         clock: returns monotonic seconds.

@@ -21,7 +21,6 @@ from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.rocksdb.batch_access import ManyInDatabase
 from millpond.state.rocksdb.database import Database
-from millpond.state.types.codec import ValueCodec
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
 from millpond.state.types.rows import Row, RowCodec
@@ -54,11 +53,12 @@ class RocksDbState:
         self._context = context
         self._database = database
         self.use(database.handle)
-        self.codec: ValueCodec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
-        self._check = self.codec.check
-        self._mutable = self.codec.mutable
-        self._dumps: Callable[[Any], bytes] = self.codec.dumps
-        self._loads: Callable[[bytes], Any] = self.codec.loads
+        codec = descriptor.codec(Who(f"state {descriptor.name!r}", context))
+        self._check = codec.check
+        self._mutable = codec.mutable
+        self.dumps: Callable[[Any], bytes] = codec.dumps
+        """Encodes a cell's value."""
+        self.loads: Callable[[bytes], Any] = codec.loads
         self._key: Row | None = None
         self._key_group = -1
         self._at = b""
@@ -155,14 +155,6 @@ class RocksDbState:
                 last = cell
                 yield key_group, decode_key(cell[KEY_PREFIX.size :])
 
-    def dumps(self, value: Any) -> bytes:
-        """Encode a cell's value."""
-        return self._dumps(value)
-
-    def loads(self, data: bytes) -> Any:
-        """Decode a cell's value."""
-        return self._loads(data)
-
     def write(self, cells: Cells) -> None:
         """Put or delete cells in the open version, all of them or, if it fails, none."""
         self.put_all(self._places(cells), [None if value is ABSENT else value for value in cells.values])
@@ -236,7 +228,7 @@ class RocksDbValueState(RocksDbState, PlainValue):
             data = self._read(place)
         except Exception as error:
             raise self._database.failure(error) from error
-        return None if data is None else self._loads(data)
+        return None if data is None else self.loads(data)
 
     def get(self) -> Any:
         context = self._context
@@ -248,14 +240,14 @@ class RocksDbValueState(RocksDbState, PlainValue):
             raise self._database.failure(error) from error
         if data is None:
             return None
-        return self._value(self._at, data) if self._mutable else self._loads(data)
+        return self._value(self._at, data) if self._mutable else self.loads(data)
 
     def update(self, value: Any) -> None:
         context = self._context
         if context.key is not self._key or context.key_group != self._key_group:
             self._turn()
         checked = self._check(value)
-        data = self._dumps(checked)
+        data = self.dumps(checked)
         at = self._at
         self.changed.add(at)
         try:
@@ -296,7 +288,7 @@ class RocksDbMapState(RocksDbState):
         data = self._data(at)
         if data is None:
             return None
-        return self._value(at, data) if self._mutable else self._loads(data)
+        return self._value(at, data) if self._mutable else self.loads(data)
 
     def contains(self, map_key: Row) -> bool:
         return self._data(self._turned() + encode_key(self._check_key(map_key))) is not None
@@ -304,7 +296,7 @@ class RocksDbMapState(RocksDbState):
     def put(self, map_key: Row, value: Any) -> None:
         at = self._turned() + encode_key(self._check_key(map_key))
         checked = self._check(value)
-        self._put(at, self._dumps(checked))
+        self._put(at, self.dumps(checked))
         if self._mutable:
             self.handed[at] = checked
 
@@ -328,7 +320,7 @@ class RocksDbMapState(RocksDbState):
         return self._database.scan(self._turned())
 
     def _load_entry(self, _at: bytes, data: bytes) -> Any:
-        return self._loads(data)
+        return self.loads(data)
 
     @staticmethod
     def _map_key(at: bytes) -> Row:

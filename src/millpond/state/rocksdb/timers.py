@@ -44,8 +44,8 @@ class RocksDbTimerState(RocksDbMapState):
 
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         super().__init__(descriptor, number, context, database)
-        loads = self._loads
-        self._loads = lambda data: loads(data[_NUMBER.size :])
+        loads = self.loads
+        self.loads = lambda data: loads(data[_NUMBER.size :])
         self._order = STATE_PREFIX.pack(_ORDER_OF | number)
         self._order_number = _ORDER_OF | number
         self._first = self._order
@@ -74,7 +74,7 @@ class RocksDbTimerState(RocksDbMapState):
         # The same as `_write`, without its generality: records set timers.
         number, self._missing = _NUMBER.pack(self._next), None
         place = _ORDER.pack(self._order_number, expiry_ms - FIRST_MS, self._next)
-        stored = number + self._dumps(self._check(value))
+        stored = number + self.dumps(self._check(value))
         self._next += 1
         self._first = min(self._first, place)
         self.changed.add(at)
@@ -146,7 +146,7 @@ class RocksDbTimerState(RocksDbMapState):
                 continue
             number = _NUMBER.pack(self._next) if data is None else data[: _NUMBER.size]
             self._next += data is None
-            rows[at] = number + self._dumps(value)
+            rows[at] = number + self.dumps(value)
             if data is None:
                 _, _, length = KEY_PREFIX.unpack_from(at)
                 for place in self._place_in_order(at, number):
@@ -181,11 +181,9 @@ class TimersInRocksDb:
         """Do nothing: the state keeps its order itself."""
 
     def first(self) -> DueTimer | None:
-        """Return the earliest timer, or None."""
         return self._state.first()
 
     def up_to(self, limit_ms: int) -> Iterator[DueTimer]:
-        """Yield every timer at or before the limit that is set at the time of the call, read one by one."""
         return self._state.up_to(limit_ms)
 
     def close(self) -> None:

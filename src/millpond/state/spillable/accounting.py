@@ -18,8 +18,9 @@ from typing import Any
 
 from millpond.cache.weight import ENTRY_BYTES, deep_size
 from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.heap.states import HeapState
 from millpond.state.heap.versions import Version
-from millpond.state.spillable.migration import SpilledState
+from millpond.state.types.descriptor import StateKind
 from millpond.state.types.key_types import given_form
 
 SAMPLE_EVERY = 61
@@ -56,14 +57,15 @@ class Mean:
 class StateSizes:
     """The mean bytes that a key of one state takes with its cells: over all key groups, and in each sampled group."""
 
-    def __init__(self, state: SpilledState) -> None:
-        self.state = state
+    def __init__(self, state: HeapState) -> None:
         self.mean = Mean()
+        self._tables = state.tables
+        self._is_map = state.descriptor.kind is StateKind.MAP
         self._of_group: dict[int, Mean] = {}
 
     def weigh_changes(self) -> None:
         """Take samples of what the open version changed on the heap."""
-        tables = self.state.heap.tables
+        tables = self._tables
         left = _MOST_SAMPLES
         for key_group, key in tables.open.sampled(SAMPLE_EVERY):
             table = tables.live.get(key_group)
@@ -76,7 +78,7 @@ class StateSizes:
         """Take samples of what is being restored."""
         every = max(SAMPLE_EVERY, len(cells) // _MOST_SAMPLES)
         for key_group, key in islice(zip(cells.key_groups, cells.keys, strict=True), 0, None, every):
-            table = self.state.heap.tables.live.get(key_group)
+            table = self._tables.live.get(key_group)
             if type(table) is dict:
                 self._weigh(key_group, table, given_form(key))
 
@@ -85,59 +87,19 @@ class StateSizes:
         value = table.get(key, ABSENT)
         if value is ABSENT:
             return 0
-        weighed = _entries_bytes(key, value) if self.state.is_map else _cell_bytes(key, value)
+        weighed = _entries_bytes(key, value) if self._is_map else _cell_bytes(key, value)
         self.mean.add(weighed)
         self._of_group.setdefault(key_group, Mean()).add(weighed)
         return 1
 
     def bytes_of(self, key_group: int) -> int:
         """Return the estimated bytes of this state in a key group on the heap; 0 if the group is on disk."""
-        table = self.state.heap.tables.live.get(key_group)
+        table = self._tables.live.get(key_group)
         if type(table) is not dict or not table:
             return 0
         of_group = self._of_group.get(key_group)
         mean = of_group.value if of_group is not None and of_group.value else self.mean.value
         return int(len(table) * (mean or SLOT_BYTES))
-
-
-class HeapSizes:
-    """The estimated sizes of the key groups on the heap, over all states."""
-
-    def __init__(self) -> None:
-        self._of_state: dict[str, StateSizes] = {}
-
-    def add(self, name: str, state: SpilledState) -> None:
-        """Include a state."""
-        self._of_state[name] = StateSizes(state)
-
-    def weigh_changes(self) -> None:
-        """Take samples of what the open version changed on the heap."""
-        for sizes in self._of_state.values():
-            sizes.weigh_changes()
-
-    def weigh_loaded(self, name: str, cells: Cells) -> None:
-        """Take samples of what is being restored."""
-        self._of_state[name].weigh_loaded(cells)
-
-    def bytes_of(self, key_group: int) -> int:
-        """Return the estimated bytes of a key group on the heap; 0 if it is on disk."""
-        return sum(sizes.bytes_of(key_group) for sizes in self._of_state.values())
-
-    def bytes_of_all(self, key_groups: range) -> int:
-        """Return the estimated bytes of several key groups on the heap."""
-        return sum(sum(map(sizes.bytes_of, key_groups)) for sizes in self._of_state.values())
-
-    def bytes_of_state(self, name: str, key_group: int) -> int:
-        """Return the estimated bytes of one state in a key group on the heap."""
-        return self._of_state[name].bytes_of(key_group)
-
-    def means(self) -> list[float]:
-        """Return the mean bytes of each state's keys; 0 for a state that was not sampled."""
-        return [sizes.mean.value for sizes in self._of_state.values()]
-
-    def clear(self) -> None:
-        """Remove all states."""
-        self._of_state.clear()
 
 
 class RequestRates:

@@ -29,10 +29,10 @@ from millpond.metrics import Recorder
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.lmdb_keys import STATE_BYTES
 from millpond.state.backend.pairs import Pair, Pairs
-from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.backend.protocols import Cells, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.backend.timer_queue import TimersByTime, timers_in
 from millpond.state.heap.backend import HeapBackend
-from millpond.state.spillable.accounting import HeapSizes
+from millpond.state.spillable.accounting import StateSizes
 from millpond.state.spillable.counted_cells import CountedCells
 from millpond.state.spillable.counted_value import CountedValue
 from millpond.state.spillable.maintenance import Maintenance
@@ -50,7 +50,6 @@ from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, S
 from millpond.state.spillable.statistics import SpillStats, Statistics
 from millpond.state.spillable.timer_queue import SpillingTimerQueue
 from millpond.state.types.descriptor import StateDescriptor, StateKind
-from millpond.state.types.key_types import as_row
 from millpond.state.types.rows import Row
 
 _TIMERS_SHARE = 16
@@ -96,6 +95,9 @@ class SpillableBackend:
     >>> backend.close()
     """
 
+    shares_objects = True
+    """Whether it keeps the very objects it is given: yes, on the heap."""
+
     def __init__(
         self,
         key_groups: range,
@@ -112,10 +114,10 @@ class SpillableBackend:
         monitor = monitor or process_monitor(settings)
         self._folder = folder
         self._heap = HeapBackend(key_groups)
-        self._context = self._heap.context
+        self.context = self._heap.context
+        """The current key, and the time."""
         self._states: dict[str, SpilledState] = {}
         self._values: dict[str, CountedValue] = {}
-        self._sizes = HeapSizes()
 
         def clock_ms() -> int:
             return clock_ns() // 1_000_000
@@ -138,13 +140,12 @@ class SpillableBackend:
                 settings.trigger_interval_ms,
             ),
             Budget(settings.spill_bytes_per_second, clock_ns),
-            self._sizes.bytes_of,
             clock_ns,
         )
-        self._statistics = Statistics(key_groups, self._states, self._sizes, self._migrator, clock_ms)
+        self._statistics = Statistics(key_groups, self._states, self._migrator, clock_ms)
         self._entered = self._statistics.entered
         self._countdown = MaintenanceCountdown(
-            key_groups, self._context, self._heap.bound, self._entered, self._maintain
+            key_groups, self.context, self._heap.bound, self._entered, self._maintain
         )
         self.enter: Callable[[int], None] = self._countdown.enter
         """Bind every handle to the tables of one key group, on the heap or on disk."""
@@ -162,16 +163,6 @@ class SpillableBackend:
         self._timer_folders = settings.paths or (folder,)
         self._timers_in_memory = max(_FEWEST_TIMERS, monitor.limit_bytes // _TIMERS_SHARE // _TIMER_BYTES)
         self._closed = False
-
-    @property
-    def context(self) -> KeyContext:
-        """The current key, and the time."""
-        return self._context
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether it keeps the very objects it is given: yes, on the heap."""
-        return True
 
     def report_to(self, recorder: Recorder) -> None:
         """Report sizes and moves to a recorder: at most once a second, moves at every commit, and both on `close`."""
@@ -202,26 +193,15 @@ class SpillableBackend:
                 # A move in progress does not include this state.
                 self._migrator.put_off()
                 heap = self._heap.states[descriptor.name]
-                state = SpilledState(heap, cell_bytes(descriptor, len(self._states)), LastRead())
+                state = SpilledState(heap, cell_bytes(descriptor, len(self._states)), LastRead(), StateSizes(heap))
                 self._states[descriptor.name] = state
-                self._sizes.add(descriptor.name, state)
                 for key_group, spilled in self._migrator.spilled.items():
                     heap.tables.live[key_group] = state.table(spilled.file, spilled.database, key_group)
                     self._heap.rebind(key_group)
 
     def keys(self, name: str) -> Iterator[tuple[int, Row]]:
         """Yield key group and key of every key that has this state now, each once."""
-        return self._keys(name)
-
-    def _keys(self, name: str) -> Iterator[tuple[int, Row]]:
-        state = self._states.get(name)
-        if state is not None:
-            live = state.heap.tables.live
-            for key_group in sorted(live):
-                for key in list(live[key_group]):
-                    # Looked up each time, because the group may have moved.
-                    if key in live[key_group]:
-                        yield key_group, as_row(key)
+        return self._heap.keys(name)
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group as it is now."""
@@ -263,7 +243,8 @@ class SpillableBackend:
     def commit(self) -> Snapshot:
         """End the version. This reads and copies nothing, but weighs some samples."""
         self._owner.take()
-        self._sizes.weigh_changes()
+        for state in self._states.values():
+            state.sizes.weigh_changes()
         held = {name: Held(state, state.heap.tables.open) for name, state in self._states.items()}
         snapshot = SpillableSnapshot(self._heap.commit(), held)
         self._statistics.add_changes(each.version for each in held.values())
@@ -294,7 +275,7 @@ class SpillableBackend:
         with self._owner.at_work(rests=True):
             self._declare_loaded(descriptor)
             self._heap.load(descriptor, cells)
-            self._sizes.weigh_loaded(descriptor.name, cells)
+            self._states[descriptor.name].sizes.weigh_loaded(cells)
             self._maintenance.make_room()
 
     def load_raw(self, descriptor: StateDescriptor, key_group: int, pairs: Iterable[Pair]) -> None:
@@ -337,7 +318,6 @@ class SpillableBackend:
                 self._migrator.close()
                 self._heap.close()
                 self._states.clear()
-                self._sizes.clear()
                 self._values.clear()
                 with contextlib.suppress(OSError):  # it was never created, or contains other files
                     self._folder.rmdir()

@@ -1,5 +1,6 @@
 """Direct access to the cells of a state, for a cache in front of the backend, with requests counted."""
 
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections.abc import Callable
 from typing import Any
 
@@ -25,25 +26,20 @@ class CountedCells:
         self._of_key = cells.of_key
 
     def place(self, key_group: int, cell: Any, /) -> tuple[int, Any]:
-        """Return a cell's place."""
         return key_group, cell
 
     def read(self, place: tuple[int, Any]) -> Any:
-        """Return a cell's value as it is now, or None."""
         self._entered[place[0]] += 1
         return self._read(place)
 
     def read_all(self, places: list[tuple[int, Any]]) -> list[Any]:
-        """Return the values of many cells as they are now, or None for each that is absent."""
         for key_group, _ in places:
             self._entered[key_group] += 1
         return self._read_all(places)
 
     def put_all(self, places: list[Any], values: list[Any]) -> None:
-        """Put or delete cells in the open version."""
         self._written(len(places))
         self._put_all(places, values)
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        """Return every cell of one key as it is now."""
         return self._of_key(key_group, key)

@@ -9,11 +9,7 @@ _GENERATIONS = 3
 
 
 class GcPauses:
-    """Measures the pauses of the collector until it is itself collected.
-
-    Args:
-        clock_ns: monotonic nanoseconds.
-    """
+    """Measures the pauses of the collector until it is itself collected."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns

@@ -39,16 +39,7 @@ _BUFFER_SHARE = 16
 
 
 class Maintenance:
-    """The maintenance of one backend, and that backend as the monitor sees it: see `monitor.Spillable`.
-
-    Args:
-        statistics: counts the state.
-        migrator: moves key groups.
-        monitor: checks the memory of the process.
-        owner: the lock of the backend.
-        settings: whether a spill gives up checkpoints that are read in the background.
-        maintain_soon: makes the next record run maintenance.
-        clock_ns: monotonic nanoseconds.
+    """The maintenance of one backend, and that backend as the monitor sees it.
 
     Attributes:
         snapshots: the snapshots that may still be read; the backend adds to them.
@@ -106,7 +97,7 @@ class Maintenance:
         return self._migrator.files.able() and not self._waits_for_checkpoints()
 
     def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Plan to move key groups, and make the next record run maintenance."""
+        """Plan to move key groups, and make the next record run maintenance. Called under the monitor's lock."""
         self._migrator.plan(to_spill, to_load, reason)
         self._maintain_soon()
 

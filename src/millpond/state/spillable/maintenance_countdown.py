@@ -15,9 +15,6 @@ class MaintenanceCountdown:
     """The countdown of one backend.
 
     Args:
-        key_groups: the key groups of the shard.
-        context: the heap's context.
-        bound: handles that are bound to a key group's tables.
         entered: the requests of each key group; entering adds to them.
         maintain: runs maintenance, and returns the number of records until the next run.
 

@@ -66,26 +66,20 @@ class UsedMemory:
     memory of the spilled objects is *free*. The estimate of free memory falls in three cases. New objects use it. If
     the process grows, the memory was not free, or not where it was needed. If the process shrinks, the memory went
     back to the operating system.
+
+    Attributes:
+        process_bytes: the size of the process at the last measurement.
+        free_bytes: the estimated bytes that are free within the process.
     """
 
     def __init__(self, read_bytes: Callable[[], int]) -> None:
         self._read_bytes = read_bytes
-        self._last_bytes = read_bytes()
-        self._free_bytes = 0
-
-    @property
-    def process_bytes(self) -> int:
-        """The size of the process at the last measurement."""
-        return self._last_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """The estimated bytes that are free within the process."""
-        return self._free_bytes
+        self.process_bytes = read_bytes()
+        self.free_bytes = 0
 
     def freed(self, estimated_bytes: int) -> None:
         """Add objects of about this size that were freed since the last measurement."""
-        self._free_bytes += estimated_bytes
+        self.free_bytes += estimated_bytes
 
     def measure(self, grown_bytes: int) -> int:
         """Measure the process, and return the bytes in use.
@@ -94,7 +88,7 @@ class UsedMemory:
             grown_bytes: approximate growth of the state on the heap since the last measurement.
         """
         now_bytes = self._read_bytes()
-        change = now_bytes - self._last_bytes
-        self._last_bytes = now_bytes
-        self._free_bytes = max(0, self._free_bytes - max(abs(change), grown_bytes))
-        return now_bytes - self._free_bytes
+        change = now_bytes - self.process_bytes
+        self.process_bytes = now_bytes
+        self.free_bytes = max(0, self.free_bytes - max(abs(change), grown_bytes))
+        return now_bytes - self.free_bytes

@@ -13,7 +13,7 @@ import contextlib
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from millpond.errors import MillpondError, UnavailableError
@@ -21,7 +21,9 @@ from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes
 from millpond.state.backend.pairs import Pair
 from millpond.state.backend.protocols import ABSENT
 from millpond.state.heap.states import HeapState
-from millpond.state.heap.versions import Version
+from millpond.state.heap.tables import set_cell, set_entry
+from millpond.state.heap.versions import later_versions
+from millpond.state.spillable.accounting import StateSizes
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
 from millpond.state.types.descriptor import StateKind
@@ -50,6 +52,7 @@ class SpilledState(NamedTuple):
     heap: HeapState
     form: FlatBytes | EntryBytes
     last_read: LastRead
+    sizes: StateSizes
 
     @property
     def is_map(self) -> bool:
@@ -61,6 +64,11 @@ class SpilledState(NamedTuple):
         if isinstance(self.form, EntryBytes):
             return SpilledMapTable(self.form, file, database, key_group)
         return SpilledTable(self.form, self.last_read, file, database, key_group)
+
+
+def heap_bytes(states: Iterable[SpilledState], key_group: int) -> int:
+    """Return the estimated bytes of a key group on the heap; 0 if it is on disk."""
+    return sum(state.sizes.bytes_of(key_group) for state in states)
 
 
 class Migration(ABC):
@@ -108,26 +116,20 @@ class Migration(ABC):
 
     def _reads_logs(self) -> bool:
         """Make undo maps of some changes since, so that the switch finds few left. Return whether there may be more."""
-        for since in self._since:
-            version: Version | None = since
-            while version is not None:
-                if version.read_some(_READ_AT_ONCE):
-                    return True
-                version = version.next
-        return False
+        versions = chain.from_iterable((since, *later_versions(since)) for since in self._since)
+        return any(version.read_some(_READ_AT_ONCE) for version in versions)
 
     def _changed(self, position: int) -> dict[Any, set[Row]]:
         """Return the keys of a state that changed since, with the map keys of their entries."""
-        version: Version | None = self._since[position]
+        since = self._since[position]
         is_map = self._states[position].is_map
         changed: dict[Any, set[Row]] = {}
-        while version is not None:
+        for version in (since, *later_versions(since)):
             # A copy, because readers in other threads may make the open version's map grow.
             for key, old in version.undo.get(self.key_group, {}).copy().items():
                 entries = changed.setdefault(key, set())
                 if is_map:
                     entries.update(old)
-            version = version.next
         return changed
 
 
@@ -227,33 +229,20 @@ class Load(Migration):
     def _switch(self) -> None:
         for position, (state, spilled, found) in enumerate(zip(self._states, self._spilled, self._found, strict=True)):
             changed = self._changed(position)
-            for key, entries in spilled.unwritten().items():
-                changed.setdefault(key, set()).update(entries if state.is_map else ())
+            for key, unwritten in spilled.unwritten().items():
+                changed.setdefault(key, set()).update(unwritten if state.is_map else ())
             for key, map_keys in changed.items():
                 if state.is_map:
-                    _overlay_entries(found, key, spilled.get(key), map_keys)
+                    entries = spilled.get(key)
+                    for map_key in map_keys:
+                        set_entry(found, key, map_key, entries.get(map_key, ABSENT))
                 else:
-                    _overlay(found, key, spilled.get(key, ABSENT))
+                    set_cell(found, key, spilled.get(key, ABSENT))
         for state, spilled, found in zip(self._states, self._spilled, self._found, strict=True):
             state.heap.tables.live[self.key_group] = found
             spilled.successor = found
         # Only now: from here on a reader of the file asks the successor too.
         _emptied(self._spilled[0].file, self._spilled[0].database)
-
-
-def _overlay(found: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is ABSENT:
-        found.pop(key, None)
-    else:
-        found[key] = value
-
-
-def _overlay_entries(found: dict[Any, Any], key: Any, now: Any, map_keys: Iterable[Row]) -> None:
-    entries = found.setdefault(key, {})
-    for map_key in map_keys:
-        _overlay(entries, map_key, now.get(map_key, ABSENT))
-    if not entries:
-        del found[key]
 
 
 def _pieces(table: Mapping[Any, Any], keys: list[Any]) -> Iterator[dict[Any, Any]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import UnavailableError
-from millpond.state.spillable.migration import Load, Spill, SpilledState
+from millpond.state.spillable.migration import Load, Spill, SpilledState, heap_bytes
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spill_files import SpillFiles
 
@@ -47,12 +47,7 @@ class SpilledGroup:
 
 
 class Budget:
-    """A budget of bytes per second for writing. Up to one second's worth can be saved up.
-
-    Args:
-        bytes_per_second: the budget.
-        clock_ns: returns monotonic nanoseconds.
-    """
+    """A budget of bytes per second for writing. Up to one second's worth can be saved up."""
 
     def __init__(self, bytes_per_second: int, clock_ns: Callable[[], int]) -> None:
         self._bytes_per_second = bytes_per_second
@@ -79,10 +74,6 @@ class Migrator:
     Args:
         states: all states, by name. The backend adds to it.
         rebind: called with a key group that has moved, so that handles bound to it are bound anew.
-        files: where to spill.
-        budget: limits how fast spilling writes.
-        heap_bytes: returns what a key group takes on the heap.
-        clock_ns: returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -91,7 +82,6 @@ class Migrator:
         rebind: Callable[[int], None],
         files: SpillFiles,
         budget: Budget,
-        heap_bytes: Callable[[int], int],
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.spilled: dict[int, SpilledGroup] = {}
@@ -102,7 +92,6 @@ class Migrator:
         self._states = states
         self._rebind = rebind
         self._budget = budget
-        self._heap_bytes = heap_bytes
         self._clock_ns = clock_ns
         self._to_spill: deque[int] = deque()
         self._to_load: deque[int] = deque()
@@ -252,7 +241,7 @@ class Migrator:
     def _advance(self, move: Spill | Load) -> None:
         started_ns, bytes_before = self._clock_ns(), move.bytes
         # The switch ends the group's time on the heap, so its size, which the switch frees, is taken before.
-        heap_bytes = self._heap_bytes(move.key_group) if isinstance(move, Spill) else 0
+        taken_bytes = heap_bytes(self._all(), move.key_group) if isinstance(move, Spill) else 0
         try:
             done = move.step()
         except UnavailableError as error:
@@ -274,7 +263,7 @@ class Migrator:
             self.load_ns += spent_ns
         if done:
             self._move = None
-            self._moved(move, heap_bytes)
+            self._moved(move, taken_bytes)
 
     def _moved(self, move: Spill | Load, heap_bytes: int) -> None:
         if isinstance(move, Spill):

@@ -23,8 +23,8 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from millpond.cache import monotonic_ms
@@ -34,6 +34,9 @@ from millpond.state.spillable.memory import ProcessMemory, UsedMemory, memory_li
 from millpond.state.spillable.options import SpillableSettings
 from millpond.state.spillable.policy import GroupLoad, chosen_to_load, chosen_to_spill
 from millpond.state.spillable.spill_file import FAULT_BYTES
+
+if TYPE_CHECKING:
+    from millpond.state.spillable.maintenance import Maintenance
 
 _CHECKS_PER_LIMIT = 128
 """Memory is checked whenever it has changed by the limit divided by this."""
@@ -47,54 +50,13 @@ by many touches, half by one write), and half a part is for growth.
 _FEWEST_TOUCHES = 16
 
 
-class Spillable(Protocol):
-    """A backend, as the monitor sees it."""
-
-    @property
-    def heap_bytes(self) -> int:
-        """Approximate bytes of its state on the heap."""
-        ...
-
-    @property
-    def moving(self) -> bool:
-        """Whether planned moves are left."""
-        ...
-
-    def heap_groups(self) -> list[GroupLoad]:
-        """Return its key groups on the heap."""
-        ...
-
-    def disk_groups(self) -> list[GroupLoad]:
-        """Return its key groups on disk."""
-        ...
-
-    def may_spill(self) -> bool:
-        """Return whether it can spill: no checkpoint must be waited for, and a disk has not failed lately."""
-        ...
-
-    def help_along(self, until_ns: int, *, urgent: bool) -> None:
-        """Do planned moves in another backend's thread, if this backend rests."""
-        ...
-
-    def forget_pages(self) -> None:
-        """Unmap the pages of its files."""
-        ...
-
-    def move(self, to_spill: Iterable[int], to_load: Iterable[int], reason: str) -> None:
-        """Plan to move key groups. Called under the monitor's lock."""
-        ...
-
-
 class Monitor:
     """The monitor of one process.
 
     Args:
-        settings: marks and intervals.
         limit_bytes: the memory that this process may use.
         read_bytes: returns the memory that it uses, without spill files.
         read_mapped_bytes: returns the bytes of spill files in memory, which the kernel reclaims when it needs them.
-        clock_ms: monotonic milliseconds.
-        pauses: the pauses of garbage collection.
     """
 
     def __init__(
@@ -113,7 +75,7 @@ class Monitor:
         self._read_mapped_bytes = read_mapped_bytes
         self._clock_ms = clock_ms
         self._pauses = pauses or GcPauses(time.perf_counter_ns)
-        self._backends: WeakSet[Spillable] = WeakSet()
+        self._backends: WeakSet[Maintenance] = WeakSet()
         self._lock = threading.Lock()
         self._heap_bytes = 0
         self._checked_ms = self._pass_begun_ms = self._pauses_taken_ms = clock_ms()
@@ -169,12 +131,12 @@ class Monitor:
             for backend in backends:
                 backend.forget_pages()
 
-    def register(self, backend: Spillable) -> None:
+    def register(self, backend: "Maintenance") -> None:
         """Include the state of a backend."""
         with self._lock:
             self._backends.add(backend)
 
-    def others(self, backend: Spillable) -> list[Spillable]:
+    def others(self, backend: "Maintenance") -> "list[Maintenance]":
         """Return the other backends that have planned moves."""
         with self._lock:
             return [other for other in self._backends if other is not backend and other.moving]

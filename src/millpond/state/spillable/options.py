@@ -5,14 +5,12 @@ spilled again, without end.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millpond.options import Known, duration_ms, flag, place, size_bytes
 
-_PREFIX = "state.backend.spillable."
 _COUNTS = ("chunk_bytes", "check_interval_ms", "gc_time_threshold_ms", "trigger_interval_ms", "spill_bytes_per_second")
 
 
@@ -90,21 +88,17 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(Path(place(each)).absolute() for each in given)
 
 
-def _option(name: str, field: str, parse: Callable[[Any], Any]) -> dict[str, tuple[str, Callable[[Any], Any]]]:
-    return {_PREFIX + name: (field, parse)}
-
-
 SPILLABLE_OPTIONS: Known = {
-    **_option("memory-limit", "memory_limit_bytes", size_bytes(1 << 20)),
-    **_option("paths", "paths", _paths),
-    **_option("chunk-size", "chunk_bytes", size_bytes(1 << 20, 1 << 40)),
-    **_option("heap-status.check-interval", "check_interval_ms", duration_ms),
-    **_option("gc-time.threshold", "gc_time_threshold_ms", duration_ms),
-    **_option("high-watermark.ratio", "high_watermark_ratio", _ratio),
-    **_option("spill-size.ratio", "spill_size_ratio", _ratio),
-    **_option("load-start.ratio", "load_start_ratio", _ratio),
-    **_option("load-end.ratio", "load_end_ratio", _ratio),
-    **_option("trigger-interval", "trigger_interval_ms", duration_ms),
-    **_option("cancel.checkpoint", "cancel_checkpoint", flag),
-    **_option("spill-rate", "spill_bytes_per_second", size_bytes(1 << 20)),
+    "state.backend.spillable.memory-limit": ("memory_limit_bytes", size_bytes(1 << 20)),
+    "state.backend.spillable.paths": ("paths", _paths),
+    "state.backend.spillable.chunk-size": ("chunk_bytes", size_bytes(1 << 20, 1 << 40)),
+    "state.backend.spillable.heap-status.check-interval": ("check_interval_ms", duration_ms),
+    "state.backend.spillable.gc-time.threshold": ("gc_time_threshold_ms", duration_ms),
+    "state.backend.spillable.high-watermark.ratio": ("high_watermark_ratio", _ratio),
+    "state.backend.spillable.spill-size.ratio": ("spill_size_ratio", _ratio),
+    "state.backend.spillable.load-start.ratio": ("load_start_ratio", _ratio),
+    "state.backend.spillable.load-end.ratio": ("load_end_ratio", _ratio),
+    "state.backend.spillable.trigger-interval": ("trigger_interval_ms", duration_ms),
+    "state.backend.spillable.cancel.checkpoint": ("cancel_checkpoint", flag),
+    "state.backend.spillable.spill-rate": ("spill_bytes_per_second", size_bytes(1 << 20)),
 }

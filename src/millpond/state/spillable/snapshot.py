@@ -5,6 +5,7 @@ State on disk is read like state on the heap: the present table, overlaid with t
 group may move either way while it is read.
 """
 
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections.abc import Collection, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -41,19 +42,16 @@ class SpillableSnapshot:
         return bool(self._held)
 
     def states(self) -> Collection[str]:
-        """Return the names of the states."""
         self._check()
         return self._snapshot.states()
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
-        """Yield what the version changed."""
         self._check()
         for piece in self._snapshot.changes():
             yield piece
             self._check()
 
     def cells(self, name: str, key_group: int) -> Cells:
-        """Return every cell of a state in one key group as of this version."""
         self._check()
         return self._snapshot.cells(name, key_group)
 
@@ -70,7 +68,6 @@ class SpillableSnapshot:
             self.release()
 
     def release(self) -> None:
-        """Free what only this snapshot needed. Idempotent."""
         self._held = {}
         self._snapshot.release()
 

@@ -11,9 +11,6 @@ class SpillFiles:
     """Opens the file of a path when it is first needed.
 
     Args:
-        folders: the paths.
-        open_file: creates the file in a folder.
-        clock_ms: returns monotonic milliseconds.
         retry_ms: how long a path that failed is skipped.
     """
 

@@ -18,13 +18,7 @@ _EVERY_NS = 1_000_000_000
 
 
 class SpillMetrics:
-    """Reports the metrics of one backend.
-
-    Args:
-        migrator: counts the moves.
-        stats: returns the sizes.
-        clock_ns: monotonic nanoseconds.
-    """
+    """Reports the metrics of one backend: moves as the migrator counts them, and sizes."""
 
     def __init__(self, migrator: Migrator, stats: Callable[[], SpillStats], clock_ns: Callable[[], int]) -> None:
         self._migrator = migrator

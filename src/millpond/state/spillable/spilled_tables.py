@@ -28,8 +28,8 @@ from millpond.state.backend.cell_bytes import EntryBytes, FlatBytes
 from millpond.state.backend.lmdb_keys import LongPlace
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import ABSENT, Cells
+from millpond.state.heap.tables import entry_cells, flat_cells
 from millpond.state.spillable.spill_file import SpillFile
-from millpond.state.types.key_types import as_row, as_rows
 
 _UNREAD: Any = object()
 _WEIGHED = 64
@@ -108,15 +108,7 @@ class LastRead:
 
 
 class SpilledTable(_Spilled, MutableMapping[Any, Any]):
-    """A table with one cell per key, of a value or list state.
-
-    Args:
-        form: encodes the state's cells.
-        last_read: of the state.
-        file: the file of the key group.
-        database: its database in that file.
-        key_group: the key group.
-    """
+    """A table with one cell per key, of a value or list state."""
 
     __slots__ = ("_last_read", "_loads", "_place", "_read", "_since", "form")
 
@@ -208,9 +200,8 @@ class SpilledTable(_Spilled, MutableMapping[Any, Any]):
 
     def cells(self) -> Cells:
         """Return every cell. Lists are copied, since one that was changed may still grow in place."""
-        found = self.copy()
-        values = [value.copy() if type(value) is list else value for value in found.values()]
-        return Cells([self.key_group] * len(found), as_rows(found), None, values)
+        found = {key: value.copy() if type(value) is list else value for key, value in self.copy().items()}
+        return flat_cells(self.key_group, found)
 
     def flush(self, most: int = sys.maxsize) -> int:
         """Write up to `most` changed cells. Return how many were written."""
@@ -373,13 +364,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
 
     def cells(self) -> Cells:
         """Return every entry."""
-        found = Cells(map_keys=[])
-        for key, entries in self.copy().items():
-            found.keys.extend([as_row(key)] * len(entries))
-            found.map_keys.extend(entries)  # type: ignore[union-attr]
-            found.values.extend(entries.values())
-        found.key_groups = [self.key_group] * len(found.keys)
-        return found
+        return entry_cells(self.key_group, self.copy())
 
     def flush(self, most: int = sys.maxsize) -> int:
         """Write changed entries of whole keys, until at least `most` are written. Return how many were written."""

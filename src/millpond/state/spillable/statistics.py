@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.state.spillable.accounting import SLOT_BYTES, HeapSizes, RequestRates
-from millpond.state.spillable.migration import SpilledState
+from millpond.state.spillable.accounting import SLOT_BYTES, RequestRates
+from millpond.state.spillable.migration import SpilledState, heap_bytes
 from millpond.state.spillable.migrator import Migrator
 from millpond.state.spillable.policy import GroupLoad
 
@@ -67,13 +67,6 @@ class SpillStats:
 class Statistics:
     """Counts the state of one backend.
 
-    Args:
-        key_groups: the key groups of the shard.
-        states: all states, by name.
-        sizes: the estimated sizes on the heap.
-        migrator: knows the key groups on disk.
-        clock_ms: monotonic milliseconds, by which rates decay.
-
     Attributes:
         entered: the requests of each key group since the rates last decayed; the backend adds to it.
         heap_bytes: approximate bytes on the heap at the last count: key groups, and changed cells of key groups on disk
@@ -84,13 +77,11 @@ class Statistics:
         self,
         key_groups: range,
         states: Mapping[str, SpilledState],
-        sizes: HeapSizes,
         migrator: Migrator,
         clock_ms: Callable[[], int],
     ) -> None:
         self._key_groups = key_groups
         self._states = states
-        self._sizes = sizes
         self._migrator = migrator
         self._clock_ms = clock_ms
         self._rates = RequestRates(key_groups, clock_ms())
@@ -101,20 +92,25 @@ class Statistics:
     def count(self) -> None:
         """Update `heap_bytes` and the request rates."""
         self._rates.decay(self._clock_ms())
-        self.heap_bytes = self._sizes.bytes_of_all(self._key_groups) + self.buffered_bytes()
+        on_heap = sum(sum(map(state.sizes.bytes_of, self._key_groups)) for state in self._states.values())
+        self.heap_bytes = on_heap + self.buffered_bytes()
 
     def buffered_bytes(self) -> int:
         """Return the approximate bytes of changed cells of key groups on disk that are not written yet."""
         if not self._migrator.spilled:
             return 0
-        return int(self._migrator.changed_cells() * max([SLOT_BYTES, *self._sizes.means()]))
+        return int(self._migrator.changed_cells() * max([SLOT_BYTES, *self._means()]))
+
+    def _means(self) -> list[float]:
+        """Return the mean bytes of the keys of each state that was sampled."""
+        return [mean for state in self._states.values() if (mean := state.sizes.mean.value)]
 
     def heap_groups(self, owner: object) -> list[GroupLoad]:
         """Return the key groups on the heap."""
         # The caller may be another backend's thread. A request that is counted at the same time may be lost.
         self._rates.decay(self._clock_ms())
         return [
-            GroupLoad(key_group, owner, self._sizes.bytes_of(key_group), self._rates.of(key_group))
+            GroupLoad(key_group, owner, heap_bytes(self._states.values(), key_group), self._rates.of(key_group))
             for key_group in self._key_groups
             if key_group not in self._migrator.spilled
         ]
@@ -122,7 +118,7 @@ class Statistics:
     def disk_groups(self, owner: object) -> list[GroupLoad]:
         """Return the key groups on disk, with the bytes that they would take on the heap."""
         self._rates.decay(self._clock_ms())
-        means = [mean for mean in self._sizes.means() if mean]
+        means = self._means()
         mean = sum(means) / len(means) if means else SLOT_BYTES
         return [
             GroupLoad(key_group, owner, spilled.heap_bytes_now(mean), self._rates.of(key_group))
@@ -155,7 +151,7 @@ class Statistics:
         for key_group in self._key_groups:
             spilled, rate = self._migrator.spilled.get(key_group), self._rates.of(key_group)
             if spilled is None:
-                sizes = [self._sizes.bytes_of_state(name, key_group) for name in self._states]
+                sizes = [state.sizes.bytes_of(key_group) for state in self._states.values()]
                 place: tuple[str, str | None] = ("heap", None)
             else:
                 tables: list[Any] = [state.heap.tables.live[key_group] for state in self._states.values()]

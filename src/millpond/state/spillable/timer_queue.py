@@ -124,7 +124,8 @@ class SpillingTimerQueue:
 
     def add(self, timer: DueTimer) -> None:
         """Add a timer that was not set."""
-        self._put(timer, self._next_number())
+        self._head[timer] = number = self._next_number()
+        heapq.heappush(self._order, (timer.expiry_ms, number, timer))
         if len(self._head) > self._spill_at:
             self._spill()
 
@@ -181,10 +182,6 @@ class SpillingTimerQueue:
     def _next_number(self) -> int:
         self._number += 1
         return self._number
-
-    def _put(self, timer: DueTimer, number: int) -> None:
-        self._head[timer] = number
-        heapq.heappush(self._order, (timer.expiry_ms, number, timer))
 
     def _first_in_runs(self) -> Entry | None:
         """Return the first entry on disk whose timer is set."""

@@ -149,11 +149,7 @@ class Cursor:
 
 
 class Runs:
-    """All entries on disk in their order, over all runs.
-
-    Args:
-        folders: where runs may be.
-    """
+    """All entries on disk in their order, over all runs."""
 
     __slots__ = ("_folders", "_fronts")
 

@@ -205,13 +205,13 @@ def restored(
                 for storage, shard in zip(storages, shards, strict=True)
             ]
         except CorruptionError as error:
-            _close(shards)
+            close_all(shards)
             if not fall_back:
                 raise
             passed_over.append(str(error))
             continue
         except BaseException:
-            _close(shards)
+            close_all(shards)
             raise
         for shard in shards:
             shard.undone()
@@ -273,7 +273,7 @@ def restored_from_savepoint(
             shard.descriptors.update((descriptor.name, descriptor) for descriptor in found_states)
             shard.undone()
     except BaseException:
-        _close(opened)
+        close_all(opened)
         raise
     return opened
 
@@ -311,6 +311,7 @@ def _check_key(name: str, found: pa.Schema, wanted: pa.Schema) -> None:
         )
 
 
-def _close(shards: Iterable[OperatorShard]) -> None:
+def close_all(shards: Iterable[OperatorShard]) -> None:
+    """Free the state of shards."""
     for shard in shards:
         shard.close()

@@ -30,6 +30,7 @@ from millpond.state.testing.checkpoints import (
     OperatorCheckpoints,
     Restoration,
     StorageOfShard,
+    close_all,
     restored,
     restored_from_savepoint,
     resumed_ms,
@@ -94,8 +95,7 @@ class ShardedOperator:
                 backend = checked_backend(self._backend(groups))
                 opened.append(OperatorShard(self._operator, backend, groups, self._times))
         except BaseException:
-            for shard in opened:
-                shard.close()
+            close_all(opened)
             raise
         return opened
 
@@ -144,8 +144,7 @@ class ShardedOperator:
         """Drop what is in memory, and the checkpoints that are not written yet."""
         if self._checkpoints is not None:
             self._checkpoints.abort_all()
-        for shard in self.shards:
-            shard.close()
+        close_all(self.shards)
 
     def look_for(self, version: int | None) -> None:
         """Raise an OptionError if a version is not stored, while what is in memory is still there."""
@@ -179,8 +178,7 @@ class ShardedOperator:
             for shard in self.shards:
                 shard.move_state(opened)
         except BaseException:
-            for shard in opened:
-                shard.close()
+            close_all(opened)
             raise
         self.drop()
         self._begin_anew(opened, storage)

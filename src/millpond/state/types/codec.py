@@ -17,34 +17,26 @@ class ValueCodec(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The columns that a value becomes in a segment."""
-        ...
 
     @property
     def mutable(self) -> bool:
         """Whether a holder of a value could change it in place."""
-        ...
 
     @property
     def check(self) -> Any:
         """A function that returns a value as it is kept. A DataError says why a value cannot be kept."""
-        ...
 
     def copy(self, value: Any) -> Any:
         """Return a deep copy; the value itself if it is not mutable."""
-        ...
 
     def dumps(self, value: Any) -> bytes:
         """Encode a checked value, for backends that keep bytes."""
-        ...
 
     def loads(self, data: bytes) -> Any:
         """Decode what `dumps` returned."""
-        ...
 
     def columns(self, values: Sequence[Any]) -> list[pa.Array]:
         """Convert many values to Arrow arrays, in the schema's order."""
-        ...
 
     def rows(self, columns: Sequence[pa.Array]) -> Iterator[Any]:
         """Return the values from which `columns` was made."""
-        ...

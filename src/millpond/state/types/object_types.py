@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import inspect
 
 ClassType = inspect.StructType | inspect.DataclassType | inspect.NamedTupleType | inspect.TypedDictType
-CLASSES = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType)
 COLLECTIONS: dict[type[inspect.Type], str] = {
     inspect.ListType: "list",
     inspect.SetType: "set",
@@ -38,7 +37,7 @@ def text_of(info: inspect.Type, known: frozenset[Any] = frozenset()) -> str:
     >>> text_of(inspect.type_info(dict[str, list[int | None]]))
     'dict[str, list[int | None]]'
     """
-    if isinstance(info, CLASSES):
+    if isinstance(info, ClassType):
         return _text_of_class(info, known)
     if isinstance(info, inspect.EnumType):
         return f"{info.cls.__name__}({', '.join(f'{member.name}={member.value!r}' for member in info.cls)})"
@@ -99,7 +98,7 @@ def _is_frozen(info: ClassType) -> bool:
 
 def _inner(info: inspect.Type) -> tuple[inspect.Type, ...]:
     """Return the types of which a type is made, one level down."""
-    if isinstance(info, CLASSES):
+    if isinstance(info, ClassType):
         return tuple(field.type for field in info.fields)
     if isinstance(info, inspect.UnionType):
         return info.types

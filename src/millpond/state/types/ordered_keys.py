@@ -72,6 +72,12 @@ def decode_key(data: bytes) -> Row:
         raise CorruptionError(f"{data!r} is not a key of keyed state: {error}.") from error
 
 
+def key_of(at: bytes) -> tuple[int, Row]:
+    """Return the key group and the key of a cell, from its db key."""
+    _, key_group, length = KEY_PREFIX.unpack_from(at)
+    return key_group, decode_key(at[KEY_PREFIX.size : KEY_PREFIX.size + length])
+
+
 def after(prefix: bytes) -> bytes:
     """Return the least bytes that are greater than all that begin with `prefix`, which must not be all 0xFF.
 

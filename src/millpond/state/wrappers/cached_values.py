@@ -186,23 +186,19 @@ class _CachedCells:
         return (key_group, cell), self._inner.place(key_group, cell)
 
     def read(self, place: tuple[Where, Any]) -> Any:
-        """Return a key's value as it is now."""
         where, inner = place
         self._cache.write_key(where)
         return self._inner.read(inner)
 
     def read_all(self, places: list[tuple[Where, Any]]) -> list[Any]:
-        """Return the values of many keys as they are now."""
         return list(map(self.read, places))
 
     def put_all(self, places: list[tuple[Where, Any]], values: list[Any]) -> None:
-        """Put or delete values, and drop them from the cache."""
         self._inner.put_all([inner for _, inner in places], values)
         wheres = [where for where, _ in places]
         self._cache.overwritten(Cells([group for group, _ in wheres], [key for _, key in wheres]))
 
     def of_key(self, key_group: int, key: Row) -> Cells:
-        """Return the cell of a key as it is now."""
         self._cache.write_key((key_group, key))
         return self._inner.of_key(key_group, key)
 

@@ -10,6 +10,7 @@ costs what it changed, and a successful one costs a read of each cell it changes
 Invariant: a call is undone only while no later call has used its key, and before the version ends.
 """
 
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -85,15 +86,12 @@ class UndoableBackend(ForwardingBackend):
         self.call = None
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
-        """Return the handle of a value state."""
         return _UndoableValue(self, self._inner.value_state(descriptor))
 
     def list_state(self, descriptor: StateDescriptor) -> ListState:
-        """Return the handle of a list state."""
         return _UndoableList(self, self._inner.list_state(descriptor))
 
     def map_state(self, descriptor: StateDescriptor) -> MapState:
-        """Return the handle of a map state."""
         return _UndoableMap(self, self._inner.map_state(descriptor))
 
     def commit(self) -> Snapshot:
@@ -102,12 +100,10 @@ class UndoableBackend(ForwardingBackend):
         return self._inner.commit()
 
     def rollback(self) -> bool:
-        """Drop every change since the last commit."""
         self.call = None
         return self._inner.rollback()
 
     def undo_commit(self) -> None:
-        """Revert the last commit."""
         self.call = None
         self._inner.undo_commit()
 

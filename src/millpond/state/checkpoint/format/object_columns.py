@@ -13,7 +13,7 @@ is JSON; and if JSON cannot express one of the values, MessagePack.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import msgspec
@@ -183,10 +183,7 @@ def _lists(values: list[list[Any]], shape: Items) -> pa.Array:
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    offsets = [0]
-    for value in values:
-        offsets.append(offsets[-1] + len(value))
-    return pa.array(offsets, pa.int32())
+    return pa.array(list(accumulate(map(len, values), initial=0)), pa.int32())
 
 
 def _structs(values: Sequence[Any], shape: Record) -> pa.Array:

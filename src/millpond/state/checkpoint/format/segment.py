@@ -130,9 +130,7 @@ class CellCodec:
     def _value_arrays(self, cells: Cells, deleted: list[bool]) -> dict[str, pa.Array]:
         if self._kind is StateKind.LIST:
             lists = [() if value is ABSENT else value for value in cells.values]
-            offsets = [0]
-            for values in lists:
-                offsets.append(offsets[-1] + len(values))
+            offsets = list(itertools.accumulate(map(len, lists), initial=0))
             columns = self._values.columns([row for values in lists for row in values])
             items = pa.StructArray.from_arrays(columns, fields=list(self._values.schema))
             return {"value": pa.ListArray.from_arrays(pa.array(offsets, type=pa.int32()), items)}
@@ -202,6 +200,12 @@ class CellCodec:
         rows = list(self._values.rows([items.field(position) for position in range(len(self._value_names))]))
         offsets = lists.offsets.to_pylist()
         return [rows[first:end] for first, end in pairwise(offsets)]
+
+
+def of_key_groups(table: pa.Table, key_groups: range) -> pa.Table:
+    """Return the rows of a run of key groups."""
+    group = table["key_group"]
+    return table.filter(pc.and_(pc.greater_equal(group, key_groups.start), pc.less(group, key_groups.stop)))
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:

@@ -143,7 +143,8 @@ class FileStorage:
             )
         folder = Folder(location, filesystem)
         self._folder = folder.within(f"shard-{shard:05d}")
-        self._name = f"shard {shard} in {folder.location}"
+        self.name = f"shard {shard} in {folder.location}"
+        """The shard and its place, for errors."""
         self._retain = retain
         self._token = writer or secrets.token_hex(8)
         self._read_only = read_only
@@ -152,11 +153,6 @@ class FileStorage:
         self._lineage = ""
         self._attempts = 0
         self._segments: dict[tuple[int, int, int], str] = {}
-
-    @property
-    def name(self) -> str:
-        """The shard and its place, for errors."""
-        return self._name
 
     def versions(self) -> list[int]:
         """Return the versions that can be asked for, ascending: the newest and those that it was made from."""
@@ -196,7 +192,7 @@ class FileStorage:
         """Store a version: segments, then the manifest. Then delete what no retained version needs."""
         self._lease()
         self._attempts += 1
-        manifest, what = commit.manifest, f"{self._name}: version {commit.manifest.version} was not stored"
+        manifest, what = commit.manifest, f"{self.name}: version {commit.manifest.version} was not stored"
         try:
             self._refuse_another_lineage(manifest)
             encoded = seals.closed(self._seal, manifest.encode(), seals.MANIFEST)
@@ -215,7 +211,7 @@ class FileStorage:
             self._delete_superfluous(manifest)
         except (OSError, MillpondError) as error:
             warnings.warn(
-                f"{self._name}: version {manifest.version} is stored, but old files could not be deleted: {error}. "
+                f"{self.name}: version {manifest.version} is stored, but old files could not be deleted: {error}. "
                 "They are tried again with the next version.",
                 stacklevel=2,
             )
@@ -246,7 +242,7 @@ class FileStorage:
             self._folder.write(f"writers/{writer.epoch:08d}-{writer.token}", b"")
             self._folder.sync("writers")
         except OSError as error:
-            raise UnavailableError(f"{self._name} gave no lease for writing: {error}.") from error
+            raise UnavailableError(f"{self.name} gave no lease for writing: {error}.") from error
         self._writer = writer
 
     def _refuse_if_passed(self, what: str) -> None:
@@ -263,7 +259,7 @@ class FileStorage:
         others = {found.lineage for found in self._manifests()} - {_hashed(manifest.lineage)}
         if others:
             raise OptionError(
-                f"{self._name} holds another shard's versions, of lineage {sorted(others)}, not of "
+                f"{self.name} holds another shard's versions, of lineage {sorted(others)}, not of "
                 f"{manifest.lineage!r}. Restore from this folder before writing to it, or choose an empty one."
             )
         self._lineage = manifest.lineage
@@ -271,7 +267,7 @@ class FileStorage:
     @property
     def _mine(self) -> _Writer:
         if self._writer is None:
-            raise OptionError(f"{self._name} was opened with read_only=True. Open it without, to write.")
+            raise OptionError(f"{self.name} was opened with read_only=True. Open it without, to write.")
         return self._writer
 
     def _delete_superfluous(self, manifest: Manifest) -> None:
@@ -296,7 +292,7 @@ class FileStorage:
             and found.writer <= self._mine
             and (found.id, found.checksum) not in named
         ]
-        self._refuse_if_passed(f"{self._name}: nothing was deleted")
+        self._refuse_if_passed(f"{self.name}: nothing was deleted")
         for name in unnamed:
             self._folder.delete(name)
         for lease in self._leases():
@@ -375,7 +371,7 @@ class FileStorage:
         try:
             sizes = self._folder.sizes(folder)
         except OSError as error:
-            raise UnavailableError(f"{self._name}: its {folder} cannot be listed: {error}.") from error
+            raise UnavailableError(f"{self.name}: its {folder} cannot be listed: {error}.") from error
         for name, size in sizes.items():
             match = pattern.fullmatch(name)
             if match:

@@ -36,20 +36,15 @@ class CheckpointStorage(Protocol):
     @property
     def name(self) -> str:
         """The shard and its place, for errors: `shard 3 in /data/checkpoints`."""
-        ...
 
     def versions(self) -> list[int]:
         """Return the versions that can be asked for, ascending."""
-        ...
 
     def manifest(self, version: int | None = None) -> Manifest | None:
         """Return the manifest of a version, by default the newest, or None. A CorruptionError names a damaged one."""
-        ...
 
     def segment(self, ref: SegmentRef) -> bytes:
         """Return one segment, as it is stored. If it is missing, the CorruptionError names the segment and its file."""
-        ...
 
     def put(self, commit: Commit) -> None:
         """Store a version whole. After an UnavailableError it does not count, and earlier versions are untouched."""
-        ...

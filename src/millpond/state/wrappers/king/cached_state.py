@@ -1,8 +1,8 @@
 """What King's two caches share: they are used like a value state, and flushed by the backend that carries them.
 
-A cache inherits from `CachedState` and defines how it finds the entry of a key (`_entry`), how it keeps one (`_put`),
-and which layers it has. The rest is the same for both: a dirty entry is written once, the end of a version drops what
-a caller may still hold, and a rollback empties every layer.
+A cache inherits from `CachedState` and defines which layers it has, how it keeps the entry of a key (`_put`), and where
+it looks for one that the first layer lacks (`_missed`). The rest is the same for both: a dirty entry is written once,
+the end of a version drops what a caller may still hold, and a rollback empties every layer.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,11 @@ from millpond.state.wrappers.king.state_access import Carrier, Entry, HitTracker
 class CachedState(PlainValue):
     """A value state behind a cache.
 
-    A subclass sets `_layers`, and `_put`, which keeps a key's entry. It attaches itself to the backend last.
+    A subclass sets its first layer, `_layers`, and `_put`, which keeps a key's entry. It attaches itself to the backend
+    last.
     """
 
+    _l1: Cache[Where, Entry]
     _layers: tuple[Cache[Where, Entry], ...]
     _put: Callable[[Where, Entry], object]
 
@@ -33,8 +35,18 @@ class CachedState(PlainValue):
         self._hit_tracker = hit_tracker
 
     def _entry(self) -> Entry:
-        """Return the current key's entry, read from the state if no layer has it."""
-        raise NotImplementedError
+        context = self._context
+        where = (context.key_group, context.key)
+        entry = self._l1.get(where)
+        if self._hit_tracker is not None:
+            self._hit_tracker(entry is not None)
+        return self._missed(where) if entry is None else entry
+
+    def _missed(self, where: Where) -> Entry:
+        """Read the current key's entry from the state, and keep it."""
+        entry = self._below.read()
+        self._put(where, entry)
+        return entry
 
     def exists(self) -> bool:
         """Return whether the current key has a value. It counts as a read, like `get`."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 from millpond.cache import Cache
 from millpond.errors import DataError, OptionError
 from millpond.state.backend.current_key import Who, no_current_key
-from millpond.state.backend.protocols import KeyContext, RawCells, ValueCache, ValueState
+from millpond.state.backend.protocols import RawCells, StateAccess, ValueCache, ValueState
 from millpond.state.backend.sums import Sums
 from millpond.state.types.rows import Row
 
@@ -58,27 +58,11 @@ _UNCHANGEABLE = frozenset(
 )
 
 
-class Carrier(Protocol):
-    """A backend that carries caches and flushes them: the part of `CachedValues` that the caches use."""
-
-    @property
-    def context(self) -> KeyContext:
-        """The current key, and the time."""
-        ...
-
-    @property
-    def shares_objects(self) -> bool:
-        """Whether the very objects that are written are kept."""
-        ...
-
-    @property
-    def enter(self) -> Callable[[int], None]:
-        """Enters a key group."""
-        ...
+class Carrier(StateAccess, Protocol):
+    """A backend that carries caches and flushes them, such as `CachedValues`."""
 
     def attach(self, cache: ValueCache) -> None:
         """Carry a cache from now on."""
-        ...
 
 
 class Watch(Protocol):
@@ -86,11 +70,9 @@ class Watch(Protocol):
 
     def restart(self) -> None:
         """Start: the state is about to be read or written."""
-        ...
 
     def stop_and_record(self) -> None:
         """Stop and record: the read or write succeeded. Not called if it raised."""
-        ...
 
 
 class Watching(TypedDict, total=False):
@@ -116,29 +98,6 @@ class Entry:
 
 class WatchedState:
     """A value state below a cache. The caches' docstrings explain the arguments."""
-
-    __slots__ = (
-        "_backend",
-        "_check",
-        "_context",
-        "_copy",
-        "_given",
-        "_gives_back",
-        "_is_mutable",
-        "_lent",
-        "_name",
-        "_on_get",
-        "_on_update",
-        "_private",
-        "_raw",
-        "_read_watch",
-        "_spent",
-        "_state",
-        "_who",
-        "_write_watch",
-        "dirty",
-        "sums",
-    )
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ class TwoLayerCache(CachedState):
         self.max_size = checked_size("max_size", max_size)
         self.max_size_l2 = checked_size("max_size_l2", max_size_l2)
         self._hit_tracker_l2 = hit_tracker_l2
-        self._l1: Cache[Where, Entry] = new_cache("two-layer L1", max_entries=max_size, on_evict=self._move_down)
+        self._l1 = new_cache("two-layer L1", max_entries=max_size, on_evict=self._move_down)
         self._l2: Cache[Where, Entry] = new_cache("two-layer L2", max_entries=max_size_l2)
         self._layers = (self._l1, self._l2)
         self._put = self._to_l1
@@ -97,20 +97,12 @@ class TwoLayerCache(CachedState):
         """Return how many keys are in L2."""
         return len(self._l2)
 
-    def _entry(self) -> Entry:
-        context = self._context
-        where = (context.key_group, context.key)
-        entry = self._l1.get(where)
-        if self._hit_tracker is not None:
-            self._hit_tracker(entry is not None)
-        return self._promoted(where) if entry is None else entry
-
-    def _promoted(self, where: Where) -> Entry:
+    def _missed(self, where: Where) -> Entry:
         entry = self._l2.get(where)
         if self._hit_tracker_l2 is not None:
             self._hit_tracker_l2(entry is not None)
         if entry is None:
-            entry = self._below.read()
+            return super()._missed(where)
         self._put(where, entry)
         return entry
 

@@ -16,7 +16,7 @@ Source: King's flink-state-cache, "Background of two layered state caching in Fl
 
 from typing import Unpack
 
-from millpond.cache import Cache, new_cache
+from millpond.cache import new_cache
 from millpond.state.backend.protocols import ValueState
 from millpond.state.wrappers.king.cached_state import CachedState
 from millpond.state.wrappers.king.state_access import (
@@ -90,21 +90,10 @@ class WriteBackCache(CachedState):
     ) -> None:
         super().__init__(backend, state, hit_tracker, **watching)
         self.max_size = checked_size("max_size", max_size)
-        self._entries: Cache[Where, Entry] = new_cache("write-back", max_entries=max_size, on_evict=self._evict)
-        self._layers = (self._entries,)
-        self._put = self._entries.put
+        self._l1 = new_cache("write-back", max_entries=max_size, on_evict=self._evict)
+        self._layers = (self._l1,)
+        self._put = self._l1.put
         backend.attach(self)
-
-    def _entry(self) -> Entry:
-        context = self._context
-        where = (context.key_group, context.key)
-        entry = self._entries.get(where)
-        if self._hit_tracker is not None:
-            self._hit_tracker(entry is not None)
-        if entry is None:
-            entry = self._below.read()
-            self._entries.put(where, entry)
-        return entry
 
     def _evict(self, where: Where, entry: Entry, _: str) -> None:
         self._below.write(((where, entry),))

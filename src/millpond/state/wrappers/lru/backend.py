@@ -54,7 +54,7 @@ from millpond.state.wrappers.forwarding import ForwardingBackend
 from millpond.state.wrappers.lru.entries import Bucket, Entries, Weigher, overlaid, overlaid_pairs, places
 from millpond.state.wrappers.lru.handles import LruListState, LruMapState, LruState, LruValueState
 from millpond.state.wrappers.lru.hit_ratio import HitRatio
-from millpond.state.wrappers.lru.snapshot import LruSnapshot, part_of
+from millpond.state.wrappers.lru.snapshot import LruSnapshot, Part
 from millpond.state.wrappers.lru.timers import UncachedTimers
 from millpond.state.wrappers.lru.told_reads import tell_reads
 
@@ -269,7 +269,7 @@ class LruStateCache(ForwardingBackend):
         descriptors = {name: state.descriptor for name, state in self._states.items()}
         parts = {
             name: {
-                group: part_of(bucket, self._opened)
+                group: Part(bucket.dirty, bucket.carried, self._opened)
                 for group, bucket in state.buckets.items()
                 if bucket.dirty or bucket.carried
             }
@@ -415,8 +415,7 @@ class LruStateCache(ForwardingBackend):
         self._leave()
 
     def _leave(self) -> None:
-        self._context.key_group = -1
-        self._context.key = ()
+        self._context.leave()
         self._entered.clear()
         for state in self._states.values():
             state.unbind()

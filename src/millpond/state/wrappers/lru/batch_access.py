@@ -7,41 +7,26 @@ Invariant: a miss may evict an entry of the same run. So the values of a run are
 an entry is looked up again before it is changed.
 """
 
+# ruff: noqa: D102 - the protocols in backend/ say what the methods do
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from millpond.state.backend.batch_access import ManyKeys
-from millpond.state.backend.protocols import KeyedStateBackend, RawCells
+from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.backend.sums import Sums
 from millpond.state.types.rows import Row
-from millpond.state.wrappers.lru.entries import Bucket, Entries, Entry
+from millpond.state.wrappers.lru.entries import Entries, Entry
 
-
-class _Cached(Protocol):
-    """A value state behind the cache: see `LruState`."""
-
-    entries: dict[Row, Any]
-    hits: int
-    misses: int
-    raw: RawCells
-
-    def bucket(self, key_group: int) -> Bucket: ...
+if TYPE_CHECKING:
+    from millpond.state.wrappers.lru.handles import LruState
 
 
 class ManyInCache:
-    """`ManyValues` over a value state behind a cache, for values that cannot be changed in place.
-
-    Args:
-        state: the state of the keys.
-        inner: the backend behind the cache.
-        entries: of the cache.
-        sums: adds up the state's numbers.
-        check: checks a value of the state.
-    """
+    """`ManyValues` over a value state behind a cache, for values that cannot be changed in place."""
 
     def __init__(
-        self, state: _Cached, inner: KeyedStateBackend, entries: Entries, sums: Sums, check: Callable[[Any], Any]
+        self, state: "LruState", inner: KeyedStateBackend, entries: Entries, sums: Sums, check: Callable[[Any], Any]
     ) -> None:
         self._state = state
         self._inner = inner
@@ -51,20 +36,17 @@ class ManyInCache:
         self._touch: Callable[[Entry], None] = entries.order.move_to_end
 
     def get_many(self, many: ManyKeys) -> list[Any]:
-        """Return the value of each key, or None."""
         found: list[Any] = []
         for key_group, first, end in many.runs:
             found += self._values(key_group, many.keys[first:end])
         return found
 
     def update_many(self, many: ManyKeys, values: Sequence[Any]) -> None:
-        """Set the value of each key."""
         for key_group, first, end in many.runs:
             self._inner.enter(key_group)
             self._set(key_group, many.keys[first:end], values[first:end])
 
     def add_many(self, many: ManyKeys, number: Any) -> None:
-        """Add to the number of each key."""
         numbers = self._sums.numbers(number, len(many))
         for key_group, first, end in many.runs:
             keys = many.keys[first:end]
@@ -77,7 +59,6 @@ class ManyInCache:
                 self._set(key_group, list(sums), list(sums.values()))
 
     def clear_many(self, many: ManyKeys) -> None:
-        """Delete the value of each key."""
         for key_group, first, end in many.runs:
             keys = many.keys[first:end]
             there = [key for key, value in zip(keys, self._values(key_group, keys), strict=True) if value is not None]

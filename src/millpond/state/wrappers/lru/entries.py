@@ -24,7 +24,7 @@ Source: FLIP-325, whose buckets are copied on write in the same way (Flink's Cop
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from itertools import compress, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -313,11 +313,15 @@ class Entries:
         """Change the limits. The coldest entries are evicted, and written before if they are dirty."""
         self._max_entries, self._max_bytes = bounds
         while self._is_over():
-            coldest = next(iter(self.order))
-            if coldest.writable >= 0:
-                self._write_from(coldest)
-            self.drop(coldest)
-            self.evictions += 1
+            self._evict()
+
+    def _evict(self) -> None:
+        """Drop the coldest entry, written before if it is dirty."""
+        coldest = next(iter(self.order))
+        if coldest.writable >= 0:
+            self._write_from(coldest)
+        self.drop(coldest)
+        self.evictions += 1
 
     def _is_over(self) -> bool:
         return (self._max_entries is not None and len(self.order) > self._max_entries) or (
@@ -366,11 +370,7 @@ class Entries:
             self.drop(entry)
             self.evictions += 1
         while self.bytes > limit:
-            coldest = next(iter(self.order))
-            if coldest.writable >= 0:
-                self._write_from(coldest)
-            self.drop(coldest)
-            self.evictions += 1
+            self._evict()
 
 
 def as_cells(entries: list[Entry]) -> Cells:
@@ -397,21 +397,11 @@ def places(cells: Cells) -> list[Any]:
     return cells.keys if cells.map_keys is None else list(zip(cells.keys, cells.map_keys, strict=True))
 
 
-def selected(cells: Cells, keep: list[bool]) -> Cells:
-    """Return the cells to be kept."""
-    return Cells(
-        list(compress(cells.key_groups, keep)),
-        list(compress(cells.keys, keep)),
-        None if cells.map_keys is None else list(compress(cells.map_keys, keep)),
-        list(compress(cells.values, keep)),
-    )
-
-
 def overlaid(cells: Cells, dirty: dict[Row, Entry]) -> Cells:
     """Return the cells of one key group with the dirty entries put over them: changed, added or deleted."""
     if not dirty:
         return cells
-    kept = selected(cells, [cell not in dirty for cell in places(cells)])
+    kept = cells.where(cell not in dirty for cell in places(cells))
     present = [entry for entry in dirty.values() if entry.value is not None]
     if not present:
         return kept

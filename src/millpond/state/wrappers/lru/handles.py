@@ -20,7 +20,7 @@ from millpond.state.backend.sums import Sums
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row, RowCodec
 from millpond.state.wrappers.lru.batch_access import ManyInCache
-from millpond.state.wrappers.lru.entries import CLEAN, Bucket, Entries, Entry, overlaid, places, selected
+from millpond.state.wrappers.lru.entries import CLEAN, Bucket, Entries, Entry, overlaid, places
 
 _NEVER = -3
 """The `writable` of no entry. A handle with this as its version takes the slow path, which weighs and copies."""
@@ -120,7 +120,7 @@ class LruState:
             if entry is not None:
                 self._entries.change(bucket, cell, entry, None if value is ABSENT else value)
         if any(beyond):
-            self._entries.write_through(self.bucket, self.descriptor.name, selected(cells, beyond))
+            self._entries.write_through(self.bucket, self.descriptor.name, cells.where(beyond))
 
     def exists(self) -> bool:
         return self._entry(self._context.key).value is not None

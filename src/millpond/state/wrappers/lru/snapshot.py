@@ -12,11 +12,11 @@ from millpond.state.backend.pairs import Pairs
 from millpond.state.backend.protocols import Cells, Snapshot
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
-from millpond.state.wrappers.lru.entries import Bucket, Entry, as_changes, overlaid, overlaid_pairs, places, selected
+from millpond.state.wrappers.lru.entries import Entry, as_changes, overlaid, overlaid_pairs, places
 
 
 class Part(NamedTuple):
-    """What a bucket contributes to a snapshot: references to objects that do not change any more. See `Bucket`."""
+    """What a `Bucket` contributes to a snapshot: objects that do not change any more. The version began as `opened`."""
 
     dirty: dict[Row, Entry]
     carried: set[Row]
@@ -64,7 +64,7 @@ class LruSnapshot:
         return cells if part is None else overlaid(cells, part.dirty)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
-        """Return every cell of a state in one key group as bytes; None if there are no bytes."""
+        """Return the same as bytes; None if there are no bytes."""
         pairs, part = self._inner.raw_cells(name, key_group), self._parts.get(name, {}).get(key_group)
         if pairs is None or part is None:
             return pairs
@@ -82,11 +82,6 @@ class LruSnapshot:
         self._inner.release()
 
 
-def part_of(bucket: Bucket, opened: int) -> Part:
-    """Return a bucket's part in the version that is being committed, which began with the number `opened`."""
-    return Part(bucket.dirty, bucket.carried, opened)
-
-
 def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
     """Return the backend's changes that are neither carried from earlier versions nor changed again in the cache."""
     if not parts:
@@ -96,4 +91,4 @@ def _without(cells: Cells, parts: dict[int, Part]) -> Cells:
     for key_group, cell in zip(cells.key_groups, places(cells), strict=True):
         part = parts.get(key_group, nothing)
         keep.append(cell not in part.dirty and cell not in part.carried)
-    return cells if all(keep) else selected(cells, keep)
+    return cells if all(keep) else cells.where(keep)

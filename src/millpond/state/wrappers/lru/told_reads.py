@@ -22,7 +22,7 @@ def tell_reads(state: LruState, context: KeyContext, recording: Recording) -> No
     name = state.descriptor.name
     if isinstance(state, LruMapState):
         for method in ("get", "contains"):
-            setattr(state, method, _told_by_map_key(getattr(state, method), name, context, recording))
+            setattr(state, method, _told(getattr(state, method), name, context, recording, by_map_key=True))
         return
     is_value = isinstance(state, LruValueState)
     for method in ("get", "exists", "update_with", "add") if is_value else ("get", "exists"):
@@ -33,14 +33,16 @@ def tell_reads(state: LruState, context: KeyContext, recording: Recording) -> No
         state.many = lambda: told  # type: ignore[assignment,method-assign,return-value]
 
 
-def _told(read: Callable[..., Any], name: str, context: KeyContext, recording: Recording) -> Callable[..., Any]:
+def _told(
+    read: Callable[..., Any], name: str, context: KeyContext, recording: Recording, *, by_map_key: bool = False
+) -> Callable[..., Any]:
     asked, limit = 0, recording.limit
 
     def told(*arguments: Any) -> Any:
         # As in `WatchedCache.get`, nothing of the recording is touched for most keys.
         nonlocal asked, limit
         asked += 1
-        spread = hash((name, context.key))
+        spread = hash((name, context.key, *arguments) if by_map_key else (name, context.key))
         if spread < limit:
             recording.requests += asked
             asked = 0
@@ -74,22 +76,3 @@ class _ToldMany:
 
     def _tell(self, many: ManyKeys) -> None:
         self._asked(zip(repeat(self._name), many.keys, strict=False), len(many))
-
-
-def _told_by_map_key(
-    read: Callable[[Any], Any], name: str, context: KeyContext, recording: Recording
-) -> Callable[[Any], Any]:
-    asked, limit = 0, recording.limit
-
-    def told(map_key: Any) -> Any:
-        nonlocal asked, limit
-        asked += 1
-        spread = hash((name, context.key, map_key))
-        if spread < limit:
-            recording.requests += asked
-            asked = 0
-            recording.use(spread)
-            limit = recording.limit
-        return read(map_key)
-
-    return told
