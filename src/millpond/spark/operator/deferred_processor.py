@@ -77,5 +77,6 @@ class DeferredProcessor(StatefulProcessor):  # type: ignore[misc]
         return self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Let the processor end."""
-        self._processor.close()
+        """In a task, let the processor end. Spark also calls this on the driver, once the states are declared."""
+        if TaskContext.get() is not None:
+            self._processor.close()
