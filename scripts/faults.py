@@ -89,7 +89,8 @@ PROCESSES = [
     ),
     Fault(
         "A state host hangs",
-        "After `host_timeout` it is killed. The task fails with an error that says so, and the next task gets another host.",
+        "After `host_timeout` it is killed. The task fails with an error that says so, and the next task gets another "
+        "host.",
         (
             (
                 "tests/spark/test_hosts_that_hang.py::"
@@ -117,7 +118,8 @@ DATA = [
     ),
     Fault(
         "A disk is full, the local one or that of the checkpoint",
-        "The batch fails with an error that says so. Durable state stays as it was. The query goes on once space is free.",
+        "The batch fails with an error that says so. Durable state stays as it was. The query goes on once space is "
+        "free.",
         (
             _OUT + "test_a_local_disk_that_is_full_fails_the_batch_and_is_used_again_when_there_is_room",
             _OUT + "test_a_full_disk_under_sparks_state_store_fails_the_batch_and_is_used_again_when_there_is_room",
@@ -211,7 +213,8 @@ DATA = [
     ),
     Fault(
         "State needs more memory than the limit",
-        "The `spillable` backend writes to disk. If the state still does not fit, the batch fails, and the error names the limit.",
+        "The `spillable` backend writes to disk. If the state still does not fit, the batch fails, and the error names "
+        "the limit.",
         (
             _OUT + "test_a_processor_that_outgrows_its_memory_fails_the_batch_by_name",
             "tests/faults/test_bursts.py::test_a_process_stays_under_its_limit_through_a_burst_of_five_times_that",
