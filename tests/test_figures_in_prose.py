@@ -20,7 +20,6 @@ NAMES = [str(page.relative_to(ROOT)) for page in pages()]
 
 SETTINGS = {
     "docs/explanation/architecture.md": {
-        "1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES",
         "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
         "256 MiB": "millpond.spark.shuffle.spool.MEMORY_BYTES",
     },
@@ -37,6 +36,7 @@ SETTINGS = {
     },
     "docs/explanation/state-hosts.md": {"64 MiB": "millpond.spark.host.memory.MINIMUM_BYTES"},
     "docs/explanation/state.md": {"2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES"},
+    "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES"},
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
     "docs/reference/serving-options.md": {"50 MB": "millpond.serving.cache_options.DEFAULT_BYTES"},
 }
