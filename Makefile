@@ -1,4 +1,4 @@
-# Every command sets up what it needs first; setting up is quick when nothing changed.
+# Every command first sets up what it needs; that is quick when nothing changed.
 #
 #   PYTHON=python3.12 make setup   chooses the interpreter (>= 3.11) of the virtual environment
 #   make demo ARGS="..."           hands arguments on
@@ -22,7 +22,7 @@ help: ## say what there is
 setup: ## make .venv from the lock files, and find or install Java
 	@scripts/setup.sh
 
-demo: setup ## a year of real flights through every room; ARGS="--events 50000" for less, ARGS=--help for more
+demo: setup ## a year of real flights through every package; ARGS="--events 50000" for less, ARGS=--help for more
 	$(BIN)/millpond demo $(ARGS)
 
 test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process

@@ -38,7 +38,7 @@ AFTER_TABLE = """
 - **Over HTTP** an error has a status and a code: [failures](http.md#failures).
 - **A command** prints the message in one line and ends with exit code 2.
 - **On Spark** the error reaches the driver with its type and message, between Spark's own frames.
-  [How to read it](../how-to/keyed-state.md#read-an-error-and-the-log).
+  [How to read it](../how-to/errors-and-logs.md).
 - **A machine or session that is not fit** for Millpond is found by `millpond doctor`.
   [When something does not work](../how-to/install.md#when-something-does-not-work).
 - **Any other exception** out of Millpond's own frames is a bug; report it with its traceback.

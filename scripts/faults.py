@@ -44,13 +44,13 @@ PROCESSES = [
     ),
     Fault(
         "A Python worker is killed",
-        "Its changes are undone, and another worker runs the batch again. What the first one left lets go of the shard "
-        "at its next key.",
+        "Its changes are undone, and another worker runs the batch again. The host's run for the first worker releases "
+        "the shard at its next key.",
         (_RETRIED + "test_kill_9_a_python_worker",),
     ),
     Fault(
         "The driver or an executor is killed",
-        "Hosts end with their executor. The batch runs again; an idempotent sink holds each row once.",
+        "Hosts end with their executor. The batch runs again. An idempotent sink has each row once.",
         (
             _STANDALONE + "test_the_output_is_that_of_an_undisturbed_run",
             _STANDALONE + "test_hosts_are_gone_soon_after_their_executor_their_driver_or_their_application",
@@ -58,11 +58,11 @@ PROCESSES = [
     ),
     Fault(
         "A shard moves to another executor, and back",
-        "The new host restores. What the old one has in memory is known as stale by its token.",
+        "The new host restores the shard. The token shows that the old host's memory is stale.",
         (_STANDALONE + "test_spark_ran_speculative_copies_of_which_either_attempt_won",),
     ),
     Fault(
-        "A kill between the host's commit and Spark's",
+        "A process is killed between the host's commit and Spark's",
         "The host goes back to the manifest, and the batch runs again.",
         (
             "tests/spark/operator/test_shard_processor.py::test_a_version_that_spark_did_not_keep_is_taken_back",
@@ -79,7 +79,7 @@ PROCESSES = [
     ),
     Fault(
         "A query is stopped and restarted at once",
-        "Workers of the first run may still be at it. They cannot disturb the second one.",
+        "Workers of the first run may still be working. They cannot disturb the second run.",
         (_SESSION + "test_query_stopped_and_restarted_at_once",),
     ),
     Fault(
@@ -89,7 +89,8 @@ PROCESSES = [
     ),
     Fault(
         "A state host hangs",
-        "After `host_timeout` it is killed. The task fails with an error that says so, and the next one has another.",
+        "After `host_timeout` it is killed. The task fails with an error that says so, and the next task gets another "
+        "host.",
         (
             (
                 "tests/spark/test_hosts_that_hang.py::"
@@ -99,7 +100,7 @@ PROCESSES = [
     ),
     Fault(
         "A state host leaks",
-        "At rest, with hardly any memory left under its limit, it is replaced. No batch fails.",
+        "It is replaced between batches, when little memory is left under its limit. No batch fails.",
         (_OUT + "test_a_leaking_host_is_replaced_at_rest_and_no_batch_fails",),
     ),
     Fault(
@@ -112,13 +113,13 @@ PROCESSES = [
 DATA = [
     Fault(
         "A restart has another `spark.sql.shuffle.partitions`",
-        "The query keeps its shards, and every key finds its state.",
+        "The query keeps its number of shards, and every key finds its state.",
         ("tests/spark/test_keyed.py::test_a_restart_with_another_number_of_shuffle_partitions_finds_every_key",),
     ),
     Fault(
         "A disk is full, the local one or that of the checkpoint",
-        "The batch fails with an error that says so. What is durable stays as it was. The query goes on once there is "
-        "room.",
+        "The batch fails with an error that says so. Durable state stays as it was. The query goes on once space is "
+        "free.",
         (
             _OUT + "test_a_local_disk_that_is_full_fails_the_batch_and_is_used_again_when_there_is_room",
             _OUT + "test_a_full_disk_under_sparks_state_store_fails_the_batch_and_is_used_again_when_there_is_room",
@@ -127,7 +128,7 @@ DATA = [
     Fault(
         "A segment or manifest is missing or altered",
         "The query stops before any output. The error names query, operator, shard, version and segment, and the last "
-        "version that does without.",
+        "version without the damage.",
         (
             (
                 "tests/spark/test_lost_state.py::"
@@ -136,8 +137,8 @@ DATA = [
         ),
     ),
     Fault(
-        "Somebody without the key writes to a sealed checkpoint",
-        "What was not sealed with the key is refused by name.",
+        "Someone without the key writes to a sealed checkpoint",
+        "A file that was not sealed with the key is refused by name.",
         (
             "tests/state/checkpoint/test_seal.py::test_who_makes_checksums_right_is_found_and_named",
             "tests/spark/test_sealed_state.py::test_a_sealed_query_goes_on_and_is_read_only_with_its_key",
@@ -150,7 +151,7 @@ DATA = [
     ),
     Fault(
         "A spill file or a local RocksDB folder is corrupt",
-        "The batch fails, the local state is given up, and the retry restores it from the segments.",
+        "The batch fails, the local state is dropped, and the retry restores it from the segments.",
         (
             _RETRIED + "test_local_cache_spill_file_or_rocksdb_folder_corrupt",
             (
@@ -161,7 +162,7 @@ DATA = [
     ),
     Fault(
         "The state part of a checkpoint is deleted, all of it or some files",
-        "Spark refuses the query before any output. Where Spark's files are whole and Millpond's records in them are "
+        "Spark refuses the query before any output. If Spark's files are whole but Millpond's records in them are "
         'not, the error names `on_lost_state="reset"`.',
         (
             _SESSION + "test_state_part_of_a_checkpoint_deleted",
@@ -184,7 +185,7 @@ DATA = [
     Fault(
         "A record makes the processor fail",
         "The batch fails with the user's traceback. With `on_error=\"dead-letter\"` the key's call is undone and its "
-        "rows go aside once, with the reason.",
+        "rows are set aside once, with the reason.",
         (
             "tests/spark/test_dead_letters.py::test_a_failed_call_is_undone_and_its_rows_go_aside_once",
             "tests/spark/test_dead_letters.py::test_by_default_the_batch_fails_with_the_users_own_traceback",
@@ -197,7 +198,7 @@ DATA = [
     ),
     Fault(
         "A schema is changed at a restart",
-        "What would lose something is refused before the first row, with both schemas.",
+        "A change that would lose data is refused before the first row, with both schemas.",
         (
             (
                 "tests/spark/test_restarts.py::"
@@ -207,12 +208,13 @@ DATA = [
     ),
     Fault(
         "The number of shards is changed",
-        "State goes by savepoint, and follows its key groups.",
+        "A savepoint moves the state by key group.",
         ("tests/state/testing/test_rescaling.py::test_rescaling_keeps_every_count_and_every_timer",),
     ),
     Fault(
         "State needs more memory than the limit",
-        "A heap that spills writes to disk. What still does not fit fails the batch; the error names the limit.",
+        "The `spillable` backend writes to disk. If the state still does not fit, the batch fails, and the error names "
+        "the limit.",
         (
             _OUT + "test_a_processor_that_outgrows_its_memory_fails_the_batch_by_name",
             "tests/faults/test_bursts.py::test_a_process_stays_under_its_limit_through_a_burst_of_five_times_that",
@@ -231,7 +233,7 @@ STORES = [
     ),
     Fault(
         "A KV store is down when it is read",
-        "Reads are tried again within their time, and then fail. A failed read is never taken for a key without data.",
+        "Reads are retried until their time limit, and then fail. A failed read is never taken for a key without data.",
         (
             _STORES + "test_a_store_that_is_killed_and_comes_back_under_a_fetcher_makes_no_answer_wrong",
             "tests/lookup/test_retry.py::test_a_failure_that_lasts_is_raised_counted_and_not_cached",
@@ -239,12 +241,12 @@ STORES = [
     ),
     Fault(
         "A KV store goes down in the middle of tile writes",
-        "The batch fails and runs again. What was written before is written over itself.",
+        "The batch fails and runs again. It overwrites the tiles that it had written with the same bytes.",
         ("tests/spark/features/test_stream.py::test_a_kv_store_down_in_the_middle_of_tile_writes",),
     ),
     Fault(
         "A KV store is full",
-        "The write fails at once, and what is there stays.",
+        "The write fails at once, and stored rows stay.",
         ("tests/kv/test_redis_servers.py::test_a_full_server_fails_the_write_at_once_and_keeps_what_was_there",),
     ),
 ]
@@ -253,25 +255,25 @@ PARTS = {"Processes": PROCESSES, "Data": DATA, "Stores": STORES}
 
 _INTRODUCTION = """# Faults
 
-What goes wrong in production, what happens then, and which test shows it.
+What can go wrong in production, what happens then, and which test shows it?
 [State hosts](state-hosts.md#what-happens-when-something-fails) explains the processes.
-[Security](../../SECURITY.md) names the parties.
+[Security](../../SECURITY.md) says whom Millpond trusts.
 
 `python scripts/faults.py` writes this page.
 """
 
 _MORE = """
-## More than rows
+## Further tests
 
 - `tests/simulation` runs histories on simulated hosts, state stores, disks and KV stores, each from one seed.
-  Attempts die before and after everything they write, and go on as zombies.
+  Attempts die before and after each of their writes, or go on as zombies.
   A checker of lists finds lost updates, double counts, aborted reads and stale base segments.
-  Each is planted to see that it is found.
+  Each such fault is also planted, to prove that the checker finds it.
 - `tests/fuzz` feeds wrong bytes to every decoder.
 - `scripts/mutations.py` breaks one guard after another; a test must fail for each.
 - `make kill` kills hosts, workers, executors, the driver and the store of streams at random.
-  It has all kinds of state and timers, lookups, tiles and fetches, and checkers that know the events alone.
-- `make soak` runs more of all of it.
+  It uses all kinds of state and timers, lookups, tiles and fetches, and checkers that know only the events.
+- `make soak` runs longer versions of all of these.
 """
 
 

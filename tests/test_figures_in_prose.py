@@ -20,9 +20,13 @@ NAMES = [str(page.relative_to(ROOT)) for page in pages()]
 
 SETTINGS = {
     "docs/explanation/architecture.md": {
-        "1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES",
         "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
         "256 MiB": "millpond.spark.shuffle.spool.MEMORY_BYTES",
+    },
+    "docs/explanation/checkpoints.md": {
+        "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
+        "8 MB": "millpond.state.checkpoint.segment_spool.MEMORY_BYTES",
+        "4 MB": "millpond.state.checkpoint.savepoint._FILE_BYTES",
     },
     "docs/explanation/spillable.md": {
         "20 ms": "millpond.state.spillable.maintenance.BUSY_SLICE_MS",
@@ -31,12 +35,8 @@ SETTINGS = {
         "64 KB": "millpond.state.spillable.spill_file.FAULT_BYTES",
     },
     "docs/explanation/state-hosts.md": {"64 MiB": "millpond.spark.host.memory.MINIMUM_BYTES"},
-    "docs/explanation/state.md": {
-        "1 MB": "millpond.state.checkpoint.format.segment.MAX_SEGMENT_BYTES",
-        "8 MB": "millpond.state.checkpoint.segment_spool.MEMORY_BYTES",
-        "4 MB": "millpond.state.checkpoint.savepoint._FILE_BYTES",
-        "2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES",
-    },
+    "docs/explanation/state.md": {"2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES"},
+    "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES"},
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
     "docs/reference/serving-options.md": {"50 MB": "millpond.serving.cache_options.DEFAULT_BYTES"},
 }

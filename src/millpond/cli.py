@@ -24,7 +24,7 @@ COMMANDS = {
     "caches": "Advise on the sizes of caches, and replay recorded traces on them.",
     "check": "Compare logged answers with the training set at the same times.",
     "compile": "Show what definitions compile to, and what a change of them costs.",
-    "demo": "Send a year of real flights through every room, and check the answers.",
+    "demo": "Send a year of real flights through every package, and check the answers.",
     "doctor": "Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.",
     "serve": "Serve the features of GroupBys and Joins over HTTP.",
     "state": "List, show, compare, save and import the state of queries and harnesses.",

@@ -9,9 +9,11 @@ from millpond.commands.spark_command import Given, on_spark
 
 @click.command()
 @on_spark
-@click.option("--hop-table", required=True, metavar="FOLDER", help="The folder of the table; made if it is missing.")
+@click.option(
+    "--hop-table", required=True, metavar="FOLDER", help="The folder of the hop table; created if it is missing."
+)
 @click.option("--from", "begin_ms", type=TimeOfDay(), required=True, help="The first day.")
-@click.option("--to", "end_ms", type=TimeOfDay(), required=True, help="Up to when, not included: a full hour UTC.")
+@click.option("--to", "end_ms", type=TimeOfDay(), required=True, help="The end, not included: a full hour UTC.")
 def backfill(given: Given, *, hop_table: str, begin_ms: int, end_ms: int) -> None:
     """Collect days of a GroupBy of DEFINITIONS. Days that have not changed are not read into the table again."""
     from millpond.spark import backfill as run_backfill

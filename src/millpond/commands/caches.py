@@ -39,9 +39,9 @@ def caches() -> None:
 
 @caches.command(short_help="Tell which caches are too small, too large or useless.")
 @click.argument("source", metavar="URL|FILE")
-@click.option("--hit-rate", type=click.FloatRange(0, 1), help="Tell the smallest size of each cache for this hit rate.")
-@click.option("--budget", metavar="SIZE", help="Tell how to split this many bytes over all caches, as 2GB.")
-@click.option("--api-key", envvar="MILLPOND_API_KEY", help="The server's key; MILLPOND_API_KEY has it too.")
+@click.option("--hit-rate", type=click.FloatRange(0, 1), help="Show the smallest size of each cache for this hit rate.")
+@click.option("--budget", metavar="SIZE", help="Show how to divide this many bytes, such as 2GB, among all caches.")
+@click.option("--api-key", envvar="MILLPOND_API_KEY", help="The server's API key; by default that in MILLPOND_API_KEY.")
 @json_option
 def advise(*, source: str, hit_rate: float | None, budget: str | None, api_key: str | None, as_json: bool) -> None:
     """Tell which caches are too small, too large or useless, and how to split a budget over them.
@@ -75,9 +75,11 @@ def advise(*, source: str, hit_rate: float | None, budget: str | None, api_key: 
 @caches.command()
 @click.argument("trace", metavar="TRACE", type=click.Path(path_type=Path))
 @click.option(
-    "--policy", "policies", multiple=True, type=click.Choice(("lru", "w-tinylfu")), help="Only this; both if not given."
+    "--policy", "policies", multiple=True, type=click.Choice(("lru", "w-tinylfu")), help="The policy; by default both."
 )
-@click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1), help="Entries; may be given several times.")
+@click.option(
+    "--size", "sizes", multiple=True, type=click.IntRange(min=1), help="The size in entries; can be repeated."
+)
 @click.option("--picture", type=click.Path(path_type=Path), metavar="PNG", help="Draw the hit rates into this file.")
 @quiet_option
 @json_option

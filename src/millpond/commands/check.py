@@ -13,7 +13,13 @@ from millpond.commands.spark_command import Given, on_spark, read_files
 @on_spark
 @click.option("--answers", required=True, metavar="PATH", help="The folder of the fetcher's answer log.")
 @snapshots_end_option
-@click.option("--examples", type=click.IntRange(min=0), default=3, show_default=True, help="Shown of each class.")
+@click.option(
+    "--examples",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="The number of examples to show for each class.",
+)
 def check(given: Given, *, answers: str, snapshots_end_ms: int | None, examples: int) -> None:
     """Compare logged answers with the training set of DEFINITIONS; the exit code is 1 if an exact feature differs."""
     from millpond.spark import check as run_check

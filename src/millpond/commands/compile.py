@@ -14,7 +14,9 @@ from millpond.kv import Get, KVStore, open_store
 
 @click.command("compile")
 @definitions_argument
-@click.option("--store", "store_url", metavar="URL", help="Also say what changed since the upload that it serves.")
+@click.option(
+    "--store", "store_url", metavar="URL", help="Also show what changed since the upload that this store serves."
+)
 @json_option
 def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: bool) -> None:  # noqa: A001 - the command's name
     """Show hops, cells, layers and bytes per key of every GroupBy in DEFINITIONS, and which cells support deletes.

@@ -12,21 +12,21 @@ STOPPED = 130
 
 
 @click.command()
-@click.option("--events", type=click.IntRange(min=1), help="Replay the first N flights only.")
-@click.option("--until", metavar="DATE", help="Replay the flights before this day only (UTC, as 2013-02-01).")
+@click.option("--events", type=click.IntRange(min=1), help="Replay only the first N flights.")
+@click.option("--until", metavar="DATE", help="Replay only the flights before this day (UTC, such as 2013-02-01).")
 @click.option(
     "--workdir",
     type=click.Path(path_type=Path),
     default=Path("millpond-demo"),
     show_default=True,
-    help="Where the run keeps its files. The same command on the same folder goes on where it stopped.",
+    help="The folder of the run's files. The same command on the same folder continues where it stopped.",
 )
 @click.option(
     "--backend",
     type=click.Choice(("heap", "rocksdb", "spillable")),
     default="heap",
     show_default=True,
-    help="Where keyed state is held: Python objects in memory, RocksDB on local disk, or memory that spills.",
+    help="The state backend: Python objects in memory, RocksDB on local disk, or memory that spills to disk.",
 )
 @click.option(
     "--state-cache",
@@ -38,9 +38,9 @@ STOPPED = 130
 @click.option(
     "--store",
     metavar="URL",
-    help="Where the features go: redis://host:port, lmdb:///path; LMDB in the workdir by default.",
+    help="The store of the features: redis://host:port, lmdb:///path; by default LMDB in the workdir.",
 )
-@click.option("--serve", is_flag=True, help="Leave the HTTP server up at the end.")
+@click.option("--serve", is_flag=True, help="Keep the HTTP server running at the end.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port of --serve.")
 @click.option(
     "--json",

@@ -10,9 +10,9 @@ import click
 @click.option(
     "--conf",
     type=click.Path(path_type=Path),
-    help="Look at the session settings of this file too, which is like spark-defaults.conf.",
+    help="Check the session settings of this file too. It has the format of spark-defaults.conf.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of what was found.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON list.")
 def doctor(*, conf: Path | None, as_json: bool) -> None:
     """Check Java, PySpark, extras, the temporary folder, disk, cores and session settings.
 

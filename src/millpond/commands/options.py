@@ -69,7 +69,7 @@ def snapshots_end_option(command: _Command) -> _Command:
         "--snapshots-end",
         "snapshots_end_ms",
         type=TimeOfDay(),
-        help="The batch end that the snapshots of entity sources are of; needed if there are any.",
+        help="The batch end of the entity sources' snapshots; required if there are any.",
     )(command)
 
 

@@ -67,40 +67,58 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     envvar="MILLPOND_STORE",
     show_envvar=True,
     metavar="URL",
-    help="Where the features are: lmdb:///path, redis://host. A URL with a password belongs into the environment.",
+    help="The store of the features: lmdb:///path, redis://host. Put a URL with a password into the environment.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many share the port.")
-@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file; speak HTTPS.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file with the certificate's private key.")
-@click.option("--api-keys", type=click.Path(path_type=Path), help="File of keys, one a line; callers must send one.")
-@click.option("--fetcher-caching/--no-fetcher-caching", default=None, help="Cache every GroupBy, or none.")
-@click.option("--fetcher-cache-size", metavar="SIZE", help="Of each cache of batch rows: 50MB, or 10000 entries.")
-@click.option("--fetcher-tile-cache-size", metavar="SIZE", help="Of each cache of closed tiles, likewise.")
-@click.option("--cache-budget", metavar="SIZE", help="What all caches of a process may take together, as 2GB.")
 @click.option(
-    "--hit-rate-curves", is_flag=True, help="Record what the caches would hit at other sizes; see `millpond caches`."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="The port to listen on; 0 chooses a free one.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="The number of processes, which share the port.",
+)
+@click.option(
+    "--tls-certificate", type=click.Path(path_type=Path), help="PEM file with the certificate; the service uses HTTPS."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file with the certificate's private key.")
+@click.option(
+    "--api-keys", type=click.Path(path_type=Path), help="File of API keys, one per line; callers must send one."
+)
+@click.option("--fetcher-caching/--no-fetcher-caching", default=None, help="Cache every GroupBy, or none.")
+@click.option(
+    "--fetcher-cache-size", metavar="SIZE", help="The size of each cache of batch rows: 50MB, or 10000 entries."
+)
+@click.option("--fetcher-tile-cache-size", metavar="SIZE", help="The size of each cache of closed tiles, likewise.")
+@click.option("--cache-budget", metavar="SIZE", help="The limit of all caches of a process together, such as 2GB.")
+@click.option(
+    "--hit-rate-curves", is_flag=True, help="Record the hit rates of the caches at other sizes; see `millpond caches`."
 )
 @click.option(
     "--cache-traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="Write the keys that each cache is asked for, hashed, to files in this folder.",
+    help="Write the hashed keys that are requested from each cache to files in this folder.",
 )
 @click.option(
     "--tail-freshness-ms",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How long ago open tiles may have been read.",
+    help="The largest age of open tiles in an answer.",
 )
 @click.option(
     "--stale",
     type=click.Choice(("refuse", "serve-and-flag")),
     default="refuse",
     show_default=True,
-    help="What becomes of features that the batch is too old for.",
+    help="What happens to features that the batch is too old for.",
 )
 @click.option("--otlp", "otlp_endpoint", metavar="URL", help="Push metrics to the OpenTelemetry collector at this URL.")
 @click.option("--log-calls", is_flag=True, help="Log each call to stderr, as a line of JSON.")

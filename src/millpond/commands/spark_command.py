@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_MASTER = click.option("--master", metavar="URL", help="Spark's master; that of spark-submit, or local[*].")
+_MASTER = click.option("--master", metavar="URL", help="Spark's master; by default that of spark-submit, or local[*].")
 _CONF = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
 _SHARED = (
     definitions_argument,
-    click.option("--name", metavar="NAME", help="The GroupBy or Join; needed if there are several."),
+    click.option("--name", metavar="NAME", help="The GroupBy or Join; required if there are several."),
     _MASTER,
     _CONF,
     click.option(
@@ -34,7 +34,7 @@ _SHARED = (
         "tables",
         multiple=True,
         metavar="NAME=PATH",
-        help="Read the files at PATH for the source's table NAME; may be given several times.",
+        help="Read the files at PATH as the source's table NAME; can be repeated.",
     ),
     json_option,
     quiet_option,
@@ -158,7 +158,11 @@ def spark_session(
 def store_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option of the store's URL to a command."""
     return click.option(
-        "--store", "store_url", required=True, metavar="URL", help="Where features go: lmdb:///path, redis://host."
+        "--store",
+        "store_url",
+        required=True,
+        metavar="URL",
+        help="The store of the features: lmdb:///path, redis://host.",
     )(command)
 
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 _checkpoint_argument = click.argument("checkpoint", metavar="CHECKPOINT")
 _state_argument = click.argument("state_name", metavar="[STATE]", required=False)
-_timers_option = click.option("--timers", is_flag=True, help="The timers in place of a state.")
-_operator_option = click.option("--operator", type=int, metavar="ID", help="The operator; needed if there are several.")
-_version_option = click.option("--version", type=int, metavar="N", help="The version; the newest if not given.")
+_timers_option = click.option("--timers", is_flag=True, help="Show the timers instead of a state.")
+_operator_option = click.option(
+    "--operator", type=int, metavar="ID", help="The operator; required if there are several."
+)
+_version_option = click.option("--version", type=int, metavar="N", help="The version; by default the newest.")
 _limit_option = click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Rows to print; 0 prints all."
 )
@@ -177,14 +179,12 @@ def savepoint(
 @click.argument("location", metavar="LOCATION")
 @_operator_option
 @_version_option
-@click.option(
-    "--ttl", "ttls", multiple=True, metavar="STATE=MS", help="A state's time to live in ms; may be given several times."
-)
-@click.option("--group-state", metavar="NAME", help="What the state of applyInPandasWithState is called from now on.")
+@click.option("--ttl", "ttls", multiple=True, metavar="STATE=MS", help="A state's time to live in ms; can be repeated.")
+@click.option("--group-state", metavar="NAME", help="The new name of the state of applyInPandasWithState.")
 @click.option(
     "--time-mode",
     type=click.Choice(["EventTime", "ProcessingTime"]),
-    help="Of which time the timeouts of applyInPandasWithState are.",
+    help="The time mode of the timeouts of applyInPandasWithState.",
 )
 @click.option(
     "--seal", type=click.File("rb"), metavar="FILE", help="A file with the key that the savepoint is to be sealed with."

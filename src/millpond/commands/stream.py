@@ -17,9 +17,11 @@ from millpond.metrics import MemoryRecorder
 @on_spark
 @store_option
 @click.option("--checkpoint", required=True, metavar="PATH", help="The folder of the query's checkpoint.")
-@click.option("--start", type=TimeOfDay(), help="Events before it are left to the upload; its batch end by default.")
-@click.option("--lateness", default="10m", show_default=True, help="How far the watermark stays behind.")
-@click.option("--available-now", is_flag=True, help="Work off what is there, then end.")
+@click.option(
+    "--start", type=TimeOfDay(), help="The time of the first event; by default the batch end of the served upload."
+)
+@click.option("--lateness", default="10m", show_default=True, help="How far the watermark is behind the newest event.")
+@click.option("--available-now", is_flag=True, help="Process the available events, then end.")
 def stream(
     given: Given, *, store_url: str, checkpoint: str, start: int | None, lateness: str, available_now: bool
 ) -> None:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 @click.command("training-set")
 @on_spark
 @click.option("--queries", metavar="PATH", help="The queries: keys, time, context and labels.")
-@click.option("--every", metavar="SPAN", help="Without queries: ask for every key that was seen each SPAN, as 1h.")
-@click.option("--from", "begin", type=TimeOfDay(), help="Without queries: the first question.")
-@click.option("--to", "end", type=TimeOfDay(), help="Without queries: up to when, not included.")
-@click.option("--time-column", default="time_ms", show_default=True, help="The time of the queries.")
+@click.option("--every", metavar="SPAN", help="Without queries: request every known key once each SPAN, such as 1h.")
+@click.option("--from", "begin", type=TimeOfDay(), help="Without queries: the first query time.")
+@click.option("--to", "end", type=TimeOfDay(), help="Without queries: the end of the query times, not included.")
+@click.option("--time-column", default="time_ms", show_default=True, help="The column with the time of the queries.")
 @click.option("--bootstrap", metavar="PATH", help="Take logged answers from this folder instead of computing them.")
 @snapshots_end_option
-@click.option("--output", required=True, metavar="PATH", help="Where the result goes, as Parquet; it must be new.")
+@click.option("--output", required=True, metavar="PATH", help="A new folder for the result, as Parquet.")
 def training_set(
     given: Given,
     *,

@@ -26,13 +26,19 @@ PORT = 8767
 @click.argument("pages", nargs=-1, metavar="[URL]...")
 @click.option("--state", "locations", multiple=True, metavar="LOCATION", help="A checkpoint or savepoint to show.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="The port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--api-keys",
     type=click.Path(path_type=Path),
-    help="File of keys, one a line; a browser must have one, and the first is sent to the pages.",
+    help="File of API keys, one per line; a browser must have one, and the first is sent to the pages.",
 )
-@click.option("--master", metavar="URL", help="Spark's master, for checkpoints of queries; local[*] without it.")
+@click.option("--master", metavar="URL", help="Spark's master, for checkpoints of queries; by default local[*].")
 @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
 def ui(
     *,

@@ -15,9 +15,13 @@ from millpond.kv import open_store
 @click.command()
 @on_spark
 @store_option
-@click.option("--batch-end", type=TimeOfDay(), help="Up to when, not included; the last midnight UTC by default.")
 @click.option(
-    "--hop-table", metavar="FOLDER", help="Keeps history as hops, so that a further day reads its own events."
+    "--batch-end", type=TimeOfDay(), help="The end of the batch, not included; by default the last midnight UTC."
+)
+@click.option(
+    "--hop-table",
+    metavar="FOLDER",
+    help="Keep history as hops in this folder, so that the next upload reads only new days.",
 )
 def upload(given: Given, *, store_url: str, batch_end: int | None, hop_table: str | None) -> None:
     """Upload a GroupBy of DEFINITIONS. Running it again replaces the upload; a failed run changes nothing."""

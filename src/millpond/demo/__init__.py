@@ -1,1 +1,1 @@
-"""The main job: a year of real flights through every room."""
+"""The main job: a year of real flights through every package."""

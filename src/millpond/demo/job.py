@@ -1,4 +1,4 @@
-"""The main job: a year of flights through every room, in stages that a killed run does not repeat.
+"""The main job: a year of flights through every package, in stages that a killed run does not repeat.
 
     replay ──> stream (lookups, aircraft's day) ─────────────────────────┐
        ├─────> upload ──> tiles ──> answers of each day ──> check ───────┤
