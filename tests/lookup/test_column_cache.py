@@ -118,6 +118,22 @@ def test_w_tinylfu_decides_as_the_cache_below_decides_for_the_same_hashes(batche
 
 
 @settings(deadline=None)
+@given(batches=st.lists(NUMBERS, max_size=40), max_rows=st.integers(1, 12))
+def test_w_tinylfu_keeps_its_limit_and_its_rows_when_present_keys_are_put_again(batches, max_rows):
+    cache = ColumnCache(ColumnCacheLimits(max_rows=max_rows, policy="w-tinylfu"))
+    version_of = {}
+    for version, numbers in enumerate(batches):
+        cache.put(hashed([(number,) for number in numbers], KEYS["number"]), rows_of(numbers, version))
+        version_of |= dict.fromkeys(numbers, version)
+        slots = cache.find(hashed([(number,) for number in range(31)], KEYS["number"]))
+        present = np.flatnonzero(slots >= 0)
+        assert len(cache) == len(present) <= max_rows
+        for number, slot in zip(present.tolist(), slots[present], strict=True):
+            (rows,) = python_rows(cache.rows(np.array([slot])))
+            assert rows == [(f"{version_of[number]}.{number}.{row}",) for row in range(number % 3)]
+
+
+@settings(deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 200), max_size=40, unique=True), max_size=30), max_kb=st.integers(0, 20)
 )
