@@ -200,7 +200,7 @@ class ColumnCachingLookup:
                 others, mine, alone = self._under_way(batch, mine)
             asked = np.concatenate((mine, alone))
             if len(asked):
-                request = _Request(batch.hashed.take(asked), len(mine))
+                request = _Request(batch.hashed.take(asked), len(mine), self.row_schema)
                 self._in_flight.start(request.registered, request)
         self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
         if request is not None:
@@ -235,7 +235,7 @@ class ColumnCachingLookup:
         if not free:
             return
         numbers = np.array(free, np.int64)
-        request = _Request(hashed.take(numbers), len(numbers))
+        request = _Request(hashed.take(numbers), len(numbers), self.row_schema)
         request.owner = NOBODY
         keys = [pc.take(column, pa.array(due[numbers])) for column in batch.keys]
 
@@ -393,13 +393,13 @@ class _Request(Flight):
 
     __slots__ = ("_numbers", "answered", "error", "failures", "keys", "registered", "rows")
 
-    def __init__(self, keys: HashedKeys, registered: int) -> None:
+    def __init__(self, keys: HashedKeys, registered: int, row_schema: pa.Schema) -> None:
         super().__init__()
         self.keys = keys
         self.registered = list(dict.fromkeys(keys.hashes[:registered].tolist()))
         self._numbers: dict[int, int] | None = None
         self.answered = np.zeros(0, np.int64)
-        self.rows = Rows(self.answered, self.answered, empty(pa.schema([])))
+        self.rows = Rows(self.answered, self.answered, empty(row_schema))
         self.failures: Mapping[int, Exception] = {}
         self.error: Exception | None = None
 
