@@ -492,3 +492,61 @@ def test_the_bytes_of_a_table_are_those_of_its_file_index_included_and_no_file_i
     assert lookup.stats().num_cached_bytes == lookup.current().file_bytes
     assert lookup.lookup(("N7",)) == [(7,)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_opening_anew_that_fails_is_tried_again_by_the_next():
+    trigger = Manual()
+    lookup = open_full(Source(gates(1), UnavailableError("down"), gates(2)), trigger)
+    lookup.close()
+    with pytest.raises(UnavailableError, match="down"):
+        lookup.open()
+    trigger.context = None
+    lookup.open()
+    assert trigger.context is lookup
+    assert lookup.lookup(("JFK",)) == [(2,)]
+
+
+def test_a_table_that_is_closed_while_it_loads_has_no_open_trigger_afterwards():
+    trigger = PeriodicCacheReloadTrigger(10, later=(timer := Timer()).later)
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(InProcess):
+        def swap(self, held):
+            entered.set()
+            assert leave.wait(PATIENCE_S)
+
+    lookup = FullCachingLookup(TableScan(gates(1), ["code"]), trigger, home=Slow(), run=lambda action: action())
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(lookup.open)
+        assert entered.wait(PATIENCE_S)
+        lookup.close()
+        leave.set()
+        opening.result(PATIENCE_S)
+    assert timer.pending == []
+
+
+def test_a_reload_that_no_thread_can_be_started_for_fails_and_the_next_one_is_made():
+    runs = [RuntimeError("can't start new thread"), None]
+
+    def run(action):
+        if (error := runs.pop(0)) is not None:
+            raise error
+        action()
+
+    lookup = open_full(Source(gates(1), gates(2)), run=run)
+    with pytest.raises(UnavailableError, match="could not begin: can't start new thread"):
+        lookup.trigger_reload().result(PATIENCE_S)
+    assert lookup.stats().num_load_failure == 1
+    lookup.trigger_reload().result(PATIENCE_S)
+    assert lookup.lookup(("JFK",)) == [(2,)]
+
+
+@pytest.mark.filterwarnings("error:lookup table")
+def test_who_waits_for_a_reload_gets_its_warning_if_warnings_are_errors():
+    asked = []
+    lookup = open_full(Source(gates(1), UnavailableError("down")), run=asked.append)
+    ended = lookup.trigger_reload()
+    with pytest.raises(UserWarning, match="goes on with the last good one"):
+        asked.pop()()
+    with pytest.raises(UserWarning, match="goes on with the last good one"):
+        ended.result(0)

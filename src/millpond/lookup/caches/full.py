@@ -140,10 +140,17 @@ class FullCachingLookup(LookupFunction):
     def _open(self) -> None:
         self._closed = False
         self._failure = None
-        self._load(skip_unchanged=False)
+        try:
+            self._load(skip_unchanged=False)
+        except BaseException:
+            self._closed = True
+            raise
         self._cache.open(self._metrics)
         if self._trigger is not None:
             self._trigger.open(self)
+            if self._closed:
+                # By another thread, during the load.
+                self._trigger.close()
 
     def close(self) -> None:
         """Stop the trigger. The last table stays readable, and a reload under way does not replace it."""
@@ -189,7 +196,14 @@ class FullCachingLookup(LookupFunction):
             if self._asked_for is not None:
                 return self._asked_for
             ended = self._asked_for = Future()
-        self._run(lambda: self._reload_for(ended))
+        try:
+            self._run(lambda: self._reload_for(ended))
+        except RuntimeError as error:
+            # The system has no thread left. The next request tries again.
+            with self._lock:
+                self._asked_for = None
+            self._metrics.failed(1)
+            ended.set_exception(UnavailableError(f"{self._where}: a reload could not begin: {error}"))
         return ended
 
     def reload(self) -> None:
@@ -218,11 +232,15 @@ class FullCachingLookup(LookupFunction):
         return {key: found.get(key, []) for key in keys}
 
     def _reload_for(self, ended: "Future[None]") -> None:
-        failure: Exception | None = None
-        with self._reloading:
-            with self._lock:
-                self._asked_for = None
-            failure = self._reloaded()
+        try:
+            with self._reloading:
+                with self._lock:
+                    self._asked_for = None
+                failure = self._reloaded()
+        except BaseException as error:
+            # For example the warning, if the program turns warnings into errors.
+            ended.set_exception(error)
+            raise
         if failure is None:
             ended.set_result(None)
         else:
