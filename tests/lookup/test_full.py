@@ -19,6 +19,7 @@ from millpond.lookup import (
     FileScan,
     FullCachingLookup,
     FullCachingLookupProvider,
+    LookupStats,
     LookupTable,
     PeriodicCacheReloadTrigger,
     Retries,
@@ -550,3 +551,41 @@ def test_who_waits_for_a_reload_gets_its_warning_if_warnings_are_errors():
         asked.pop()()
     with pytest.raises(UserWarning, match="goes on with the last good one"):
         ended.result(0)
+
+
+def test_each_opening_of_a_table_reloads_by_a_trigger_of_its_own():
+    timer = Timer()
+
+    def later(delay_ms, action):
+        return timer.later(delay_ms, action)
+
+    trigger = PeriodicCacheReloadTrigger(10, later=later)
+    scan = TableScan(Source(*[gates(number) for number in range(9)]), ["code"])
+    table = LookupTable("gates", FullCachingLookupProvider.of(scan, trigger))
+    with table.open() as first, table.open() as second:
+        assert len(timer.pending) == 2
+        first.close()
+        assert len(timer.pending) == 1
+        second.close()
+        assert timer.pending == []
+        with table.open():
+            assert len(timer.pending) == 1
+    table.close()
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open():
+    scan = TableScan(gates(1), ["code"])
+    trigger = Manual()
+    table = LookupTable("gates", FullCachingLookupProvider.of(scan, trigger))
+    elsewhere = []
+
+    def broken():
+        elsewhere.append("broken")
+        raise UnavailableError("its host is gone")
+
+    table.open()
+    table.watch(LookupStats, broken)
+    table.watch(LookupStats, lambda: elsewhere.append("closed"))
+    with pytest.raises(UnavailableError, match="its host is gone"):
+        table.close()
+    assert (trigger.closed, elsewhere) == (1, ["broken", "closed"])

@@ -134,7 +134,7 @@ class FullCachingLookup(LookupFunction):
     def open(self) -> None:
         """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one."""
         with self._opening:
-            if not self._cache.is_loaded or self._closed:
+            if not self.is_open:
                 self._open()
 
     def _open(self) -> None:
@@ -159,6 +159,11 @@ class FullCachingLookup(LookupFunction):
             self._trigger.close()
         if isinstance(self._scan, Closeable):
             self._scan.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a table was loaded, and `close` was not called since."""
+        return self._cache.is_loaded and not self._closed
 
     def current(self) -> HeldTable:
         """Return the present table. Keep the reference for all lookups that should come from one table.
