@@ -589,3 +589,23 @@ def test_what_cannot_be_closed_keeps_nothing_else_open():
     with pytest.raises(UnavailableError, match="its host is gone"):
         table.close()
     assert (trigger.closed, elsewhere) == (1, ["broken", "closed"])
+
+
+def test_a_scan_of_ones_own_is_closed_with_its_table_if_it_was_narrowed_too():
+    class Own:
+        key_schema = pa.schema([("code", pa.string())])
+        row_schema = pa.schema([("gate", pa.int64()), ("hall", pa.int64())])
+
+        def __init__(self):
+            self.closed = 0
+
+        def scan(self):
+            return gates(7).append_column("hall", pa.array([1]))
+
+        def close(self):
+            self.closed += 1
+
+    scan = Own()
+    with LookupTable("gates", scan, {"lookup.cache": "FULL"}).select(["hall"]) as table:
+        assert table.open().lookup(("JFK",)) == [(1,)]
+    assert scan.closed == 1
