@@ -25,6 +25,7 @@ from millpond.lookup import (
     ThreadedLookup,
 )
 from millpond.lookup.caches import blocking
+from millpond.metrics import NullRecorder
 
 KEYS = pa.schema([("n", pa.int64())])
 ROWS = pa.schema([("text", pa.string())])
@@ -490,3 +491,21 @@ def test_threads_that_open_one_blocking_lookup_open_its_source_once_and_wait_for
     lookup.close()
     assert len(opened) == 1
     assert not opened[0].is_alive()
+
+
+def test_a_recorder_that_raises_leaves_no_load_whose_failure_others_get():
+    class RaisesOnce(NullRecorder):
+        raised = False
+
+        def gauge(self, metric, value, *, name=""):
+            if metric == "millpond_lookup_latest_load_seconds" and not self.raised:
+                self.raised = True
+                raise ValueError("no room for another series")
+
+    async def look_up_twice():
+        lookup = AsyncPartialCachingLookup(Source(), None, CacheMetricGroup("planes", RaisesOnce()))
+        with pytest.raises(ValueError, match="another series"):
+            await lookup.lookup((2,))
+        return await lookup.lookup((2,))
+
+    assert asyncio.run(look_up_twice()) == rows_of(2)

@@ -162,13 +162,17 @@ class PartialCachingLookup(LookupFunction):
             if mine:
                 request = Request()
                 self._in_flight.start(mine, request)
-        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
-        if request is not None:
-            try:
+        try:
+            self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
+            if request is not None:
                 answers.add(self._load(mine, request, isolate=isolate, metrics=self._metrics))
-            except UnavailableError:
-                if not self._took_stale(mine, answers):
-                    raise
+        except UnavailableError:
+            if not self._took_stale(mine, answers):
+                raise
+        finally:
+            if request is not None and not request.done.is_set():
+                # It has not begun: the recorder raised, or the thread was interrupted.
+                self._end(mine, request)
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
@@ -244,8 +248,8 @@ class PartialCachingLookup(LookupFunction):
         else:
             metrics.failed(len(answers.failures))
         finally:
-            metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
+            metrics.loaded(len(answers.rows), self._clock() - started_ms)
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
 
     def _end(self, mine: list[Key], request: Request) -> None:

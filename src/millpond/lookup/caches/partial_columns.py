@@ -202,9 +202,14 @@ class ColumnCachingLookup:
             if len(asked):
                 request = _Request(batch.hashed.take(asked), len(mine), self.row_schema)
                 self._in_flight.start(request.registered, request)
-        self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
-        if request is not None:
-            self._load(batch, asked, request, isolate=isolate)
+        try:
+            self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
+            if request is not None:
+                self._load(batch, asked, request, isolate=isolate)
+        finally:
+            if request is not None and not request.done.is_set():
+                # It has not begun: the recorder raised, or the thread was interrupted.
+                self._end(request, ColumnAnswers())
         again = [self._taken_over(batch, other, pairs) for other, pairs in others.items()]
         return np.concatenate(again) if again else places[:0]
 
