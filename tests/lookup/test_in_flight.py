@@ -213,3 +213,21 @@ def test_a_recorder_that_raises_leaves_no_request_that_others_wait_for(open_look
         lookup.lookup((2,))
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lookup.lookup, (2,)).result(PATIENCE_S) == [("2.0",)]
+
+
+def test_what_is_loaded_during_a_close_is_given_but_not_cached(open_lookup):
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(n):
+        entered.set()
+        assert leave.wait(PATIENCE_S)
+        return [(str(n),)]
+
+    lookup = open_lookup(PythonLookup(slow, KEYS, ROWS), DefaultLookupCache(max_rows=9))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(lookup.lookup, (1,))
+        assert entered.wait(PATIENCE_S)
+        lookup.close()
+        leave.set()
+        assert under_way.result(PATIENCE_S) == [("1",)]
+    assert lookup.stats().num_cached_record == 0

@@ -86,11 +86,16 @@ class PartialCachingLookup(LookupFunction):
             self._cache.open(self._metrics)
 
     def close(self) -> None:
-        """Close the function and the cache, after waiting some seconds for a refresh under way."""
+        """Close the function and the cache, after waiting some seconds for a refresh under way.
+
+        The result of a load under way is not cached.
+        """
         self._background.close()
         self._function.close()
-        if self._cache is not None:
-            self._cache.close()
+        with self._lock:
+            self._in_flight.forget_all()
+            if self._cache is not None:
+                self._cache.close()
 
     @property
     def recording(self) -> Recording | None:

@@ -111,11 +111,13 @@ class ColumnCachingLookup:
             self._metrics.sizes(partial(self._locked, cache.__len__), partial(self._locked, lambda: cache.nbytes))
 
     def close(self) -> None:
-        """Close the function and empty the cache, after waiting some seconds for a refresh under way."""
+        """Close the function and empty the cache, after waiting some seconds for a refresh under way.
+
+        The result of a load under way is not cached.
+        """
         self._background.close()
         self._function.close()
-        if self._cache is not None:
-            self._locked(self._cache.clear)
+        self.invalidate(None)
 
     def __enter__(self) -> Self:
         self.open()
