@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from types import NoneType
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from millpond.lookup import (
 )
 from millpond.lookup.caches.full import in_a_thread_that_gives_way
 from millpond.lookup.caches.full_home import InProcess
+from millpond.lookup.caches.mapped_table import MappedTable
+from millpond.lookup.functions.keys import PlainKeys
 
 from .timer import Timer
 
@@ -609,3 +612,33 @@ def test_a_scan_of_ones_own_is_closed_with_its_table_if_it_was_narrowed_too():
     with LookupTable("gates", scan, {"lookup.cache": "FULL"}).select(["hall"]) as table:
         assert table.open().lookup(("JFK",)) == [(1,)]
     assert scan.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("key_type", "there", "absent"),
+    [
+        (pa.int64(), [5, -1], [1 << 70, 1 << 63]),
+        (pa.int64(), [5, Decimal("7.0")], [Decimal("1E+30")]),
+        (pa.int8(), [5, Decimal("5.0")], [500]),
+        (pa.uint64(), [(1 << 64) - 1, 5, Decimal((1 << 63) + 1)], [-1, 1 << 64]),
+        (pa.decimal128(9, 2), [Decimal("1.5"), Decimal("-0.00"), 7], [10**60, Decimal("1E+100"), -(10**7)]),
+        (pa.decimal128(2, 2), [0, Decimal("0.5")], [1]),
+        (pa.binary(2), [b"ab"], [b"abc", b""]),
+    ],
+)
+def test_keys_that_the_column_cannot_hold_have_no_rows_and_the_others_have_theirs(key_type, there, absent):
+    keys = pa.array([PlainKeys(pa.schema([("k", key_type)]))((key,))[0] for key in there], key_type)
+    table = pa.table({"k": keys, "place": range(len(there))})
+    with FullCachingLookup(TableScan(table, ["k"]), None) as lookup:
+        found = lookup.lookup_many([(key,) for key in [*there, *absent]])
+    for place, key in enumerate(there):
+        assert (place,) in found[(key,)]
+    assert [found[(key,)] for key in absent] == [[]] * len(absent)
+
+
+@pytest.mark.parametrize("numbers", [pa.array([-1, 5]), pa.array([(1 << 64) - 1, 5], pa.uint64())])
+@pytest.mark.parametrize("key_type", [pa.int64(), pa.uint64()])
+def test_the_largest_unsigned_numbers_are_not_taken_for_negative_ones(key_type, numbers, tmp_path):
+    own = -1 if key_type == pa.int64() else (1 << 64) - 1
+    table = MappedTable.of(pa.table({"k": pa.array([own], key_type)}), ["k"], tmp_path / "1.table")
+    assert table.search([numbers]).counts.tolist() == [int(numbers[0].as_py() == own), 0]

@@ -37,6 +37,7 @@ from millpond.lookup.caches.in_flight import needs_itself
 from millpond.lookup.column_cache.cache import ColumnCache
 from millpond.lookup.column_cache.chunks import Rows, joined_rows, taken_rows
 from millpond.lookup.column_cache.hashed_keys import HashedKeys
+from millpond.lookup.column_cache.key_hash import key_array
 from millpond.lookup.column_cache.recorded import RecordedColumns
 from millpond.lookup.functions.function import Key, LookupFunction
 from millpond.lookup.functions.keys import check_key_types
@@ -168,7 +169,7 @@ class ColumnCachingLookup:
         if not keys:
             return
         columns = zip(*keys, strict=True)
-        arrays = [_key_array(values, field.type) for values, field in zip(columns, self.key_schema, strict=True)]
+        arrays = [key_array(values, field.type) for values, field in zip(columns, self.key_schema, strict=True)]
         hashed, possible = HashedKeys.of(arrays, self.key_schema)
         hashed = hashed.take(np.flatnonzero(possible))
         with self._lock:
@@ -436,8 +437,3 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
     arrays = [pa.array([], column.type) for column in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _key_array(values: Sequence[object], key_type: pa.DataType) -> pa.Array:
-    number = pa.types.is_integer(key_type) or pa.types.is_decimal(key_type)
-    return pa.array(values) if number else pa.array(values, key_type)

@@ -110,7 +110,7 @@ class PlainKeys:
 
     def __init__(self, key_schema: pa.Schema) -> None:
         self._key_schema = key_schema
-        self._plain = [_plain(field.type) for field in key_schema]
+        self._plain = [plain_value(field.type) for field in key_schema]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlainKeys, (self._key_schema,)
@@ -120,7 +120,8 @@ class PlainKeys:
         return tuple(plain(value) for plain, value in zip(self._plain, key, strict=True))
 
 
-def _plain(key_type: pa.DataType) -> Callable[[Any], Any]:
+def plain_value(key_type: pa.DataType) -> Callable[[Any], Any]:
+    """Return a function that converts a checked value of a key column to the column's type."""
     if pa.types.is_integer(key_type):
         return int
     if pa.types.is_decimal(key_type):
