@@ -339,7 +339,7 @@ class ColumnCachingLookup:
 
     def _taken_over(self, batch: "_Batch", request: "_Request", pairs: list[tuple[int, int]]) -> Positions:
         """Wait for another thread's request and take its answers. Return the positions of keys without one."""
-        key = tuple(column[pairs[0][0]].as_py() for column in batch.keys)
+        key = tuple(str(column[pairs[0][0]]) for column in batch.keys)
         with self._lock:
             self._in_flight.wait_for(key, request)
         try:

@@ -16,6 +16,7 @@ from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import DataError, OptionError
 from millpond.lookup.functions.function import Key
@@ -128,6 +129,39 @@ def plain_value(key_type: pa.DataType) -> Callable[[Any], Any]:
         unit = Decimal(1).scaleb(-key_type.scale)
         return lambda value: _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
     return lambda value: value
+
+
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+
+
+def python_keys(columns: Sequence[pa.Array]) -> tuple[list[int], list[Key]]:
+    """Return the keys in columns as Python tuples, and their positions.
+
+    A key with a date that Python does not have, before year 1 or after 9999, is left out: no row in Python can have it.
+
+    >>> python_keys([pa.array([0, 3_000_000], pa.date32())])
+    ([0], [(datetime.date(1970, 1, 1),)])
+    """
+    possible = None
+    for column in columns:
+        if pa.types.is_date32(column.type):
+            there = pc.and_(*_between(column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY))
+        elif pa.types.is_timestamp(column.type):
+            microseconds = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+            there = pc.and_(*_between(microseconds, _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1))
+        else:
+            continue
+        possible = there if possible is None else pc.and_(possible, there)
+    places = list(range(len(columns[0])))
+    if possible is not None and not pc.all(possible, min_count=0).as_py():
+        taken = pc.indices_nonzero(pc.fill_null(possible, True))
+        columns, places = [column.take(taken) for column in columns], taken.to_pylist()
+    return places, list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def _between(column: pa.Array, least: int, most: int) -> tuple[pa.Array, pa.Array]:
+    return pc.greater_equal(column, least), pc.less_equal(column, most)
 
 
 def _has_room(key_type: pa.DataType, value: Decimal) -> bool:
