@@ -109,6 +109,14 @@ def test_an_unknown_dataset_or_key_has_no_rows(store):
     assert store.get_many([]) == []
 
 
+def test_a_key_longer_than_any_that_can_be_put_has_no_rows(store):
+    too_long = b"k" * 70_000
+    store.put_many("tiles", [Put(b"EWR", b"1")])
+    assert store.get_many([Get("tiles", too_long), Get("tiles", b"EWR")]) == [[], [TimedValue(0, b"1")]]
+    store.delete_keys("tiles", [too_long])
+    assert rows(store, "tiles", b"EWR") == [(0, b"1")]
+
+
 def test_keys_that_begin_alike_keep_their_rows_apart(store):
     keys = [b"", b"a", b"a\x00", b"a" + b"\x80" + b"\x00" * 7, b"ab", b"b", b"\xff" * MAX_KEY_BYTES]
     keys += [b"{", b"}", b"{}", b"}{a}", b"%", b"%7D", b"a:b", b"\r\n", b"*", b"?"]
