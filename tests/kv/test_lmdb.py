@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -503,3 +504,24 @@ def test_a_store_used_in_a_child_outlives_the_child(tmp_path):
         assert os.waitpid(pid, 0)[1] == 0
         assert times(store) == list(range(number + 1))
     store.close()
+
+
+def test_a_store_that_two_threads_open_at_once_gives_its_files_back_when_closed(tmp_path, monkeypatch):
+    check, together = lmdb_layout.check_format, threading.Barrier(2)
+
+    def checked_together(transaction, path):
+        together.wait(20)
+        check(transaction, path)
+
+    monkeypatch.setattr(lmdb_layout, "check_format", checked_together)
+    store = LmdbStore(tmp_path, sync=False)
+    readers = [threading.Thread(target=store.datasets) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(20)
+    monkeypatch.undo()
+    store.close()
+    # The environment is unused, so its durability may change.
+    with closing(LmdbStore(tmp_path, sync=True)) as other:
+        assert other.datasets() == []

@@ -17,6 +17,7 @@ that reorders writes, the file. That suits rows that can be uploaded again.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class LmdbStore:
         self._clock = clock
         self._closed = False
         self._environment: Environment | None = None
-        self._give_back: Callable[[], object] | None = None
+        self._give_back: deque[Callable[[], object]] = deque()
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
         """Declare how many rows a key has, and their time to live."""
@@ -129,8 +130,8 @@ class LmdbStore:
         """Release the environment; the last store of a path in this process closes the files. May be called twice."""
         self._closed = True
         environment, self._environment = self._environment, None
-        if self._give_back is not None:
-            self._give_back()
+        while self._give_back:
+            self._give_back.pop()()
         if environment is not None:
             environment.close_if_unused()
 
@@ -145,7 +146,9 @@ class LmdbStore:
             return self._environment
         if self._closed:
             raise UnavailableError(f"the store {self.path} is closed. Make a new LmdbStore.")
-        environment, self._give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)
+        # Threads that open the store at the same time take a lease each.
+        environment, give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)
+        self._give_back.append(give_back)
         environment.read(lambda transaction: lmdb_layout.check_format(transaction, self.path))
         self._environment = environment
         return environment
