@@ -9,7 +9,7 @@ values are checked only if the set has a class that is not known to fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from functools import partial
 from numbers import Integral
@@ -103,7 +103,8 @@ _SEEN_ONE_BY_ONE = (datetime, Decimal)
 class PlainKeys:
     """Converts the values of a checked key to the types of its columns, for sources that use their bytes or text.
 
-    Equal numbers of different types (`5`, `Decimal("5.0")`) have different bytes and text.
+    Equal numbers of different types (`5`, `Decimal("5.0")`), and equal moments in different zones, have different bytes
+    and text.
 
     >>> PlainKeys(pa.schema([("n", pa.int64()), ("price", pa.decimal128(9, 2))]))((Decimal("5.0"), 7))
     (5, Decimal('7.00'))
@@ -127,7 +128,12 @@ def plain_value(key_type: pa.DataType) -> Callable[[Any], Any]:
         return int
     if pa.types.is_decimal(key_type):
         unit = Decimal(1).scaleb(-key_type.scale)
-        return lambda value: _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
+        # `plus` makes a negative zero positive.
+        return lambda value: _WIDE.plus(
+            _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
+        )
+    if pa.types.is_timestamp(key_type) and key_type.tz is not None:
+        return lambda value: value.astimezone(UTC)
     return lambda value: value
 
 
