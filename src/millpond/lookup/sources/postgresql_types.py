@@ -171,7 +171,8 @@ def possible(column: pa.Array, type_name: str) -> npt.NDArray[np.bool_] | None:
     if type_name in _MOMENTS:
         counted, first, last = _MOMENTS[type_name]
         moments = column.cast(counted).to_numpy()
-        return (moments >= first) & (moments <= last)
+        there: npt.NDArray[np.bool_] = (moments >= first) & (moments <= last)
+        return there
     if type_name in _READERS:
         return np.fromiter((_reads(_READERS[type_name], text) for text in column.to_pylist()), np.bool_, len(column))
     return None
