@@ -20,7 +20,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.kv import lmdb_layout
@@ -47,13 +48,12 @@ class LmdbStore:
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> store = LmdbStore(folder.name)
-    >>> store.put_many("tiles", [Put(b"EWR", b"later", 300_000), Put(b"EWR", b"early", 0)])
-    >>> store.get_many([Get("tiles", b"EWR", start_ms=0, end_ms=300_000), Get("tiles", b"JFK")])
+    >>> with LmdbStore(folder.name) as store:
+    ...     store.put_many("tiles", [Put(b"EWR", b"later", 300_000), Put(b"EWR", b"early", 0)])
+    ...     store.get_many([Get("tiles", b"EWR", start_ms=0, end_ms=300_000), Get("tiles", b"JFK")])
+    ...     store.datasets()
     [[TimedValue(time_ms=0, value=b'early')], []]
-    >>> store.datasets()
     ['tiles']
-    >>> store.close()
     >>> folder.cleanup()
     """
 
@@ -134,6 +134,14 @@ class LmdbStore:
             self._give_back.pop()()
         if environment is not None:
             environment.close_if_unused()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __reduce__(self) -> tuple[Callable[..., "LmdbStore"], tuple[str, int, bool, Callable[[], int]]]:
         return _rebuild, (self.path, self._map_bytes, self._sync, self._clock)

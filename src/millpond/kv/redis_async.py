@@ -9,7 +9,8 @@ it. A call that is cancelled closes its connections.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
@@ -31,8 +32,8 @@ class AsyncRedisStore:
 
     Example::
 
-        store = AsyncRedisStore("redis+cluster://one:7000,two:7000")
-        await store.get_many([Get("route.batch", b"EWR|UA")])
+        async with AsyncRedisStore("redis+cluster://one:7000,two:7000") as store:
+            await store.get_many([Get("route.batch", b"EWR|UA")])
     """
 
     def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
@@ -86,6 +87,14 @@ class AsyncRedisStore:
         self._closed = True
         if self._connections is not None:
             await self._connections.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         return f"AsyncRedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
