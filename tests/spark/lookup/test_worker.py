@@ -1,7 +1,10 @@
 """One batch joined by position gives what a loop over rows gives."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
+from millpond.lookup.functions.keys import KeyCheck
 from millpond.spark.lookup import files as lookup_files
 from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.files import Published
@@ -336,3 +340,51 @@ def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, sp
         assert (heard.since(5), heard.since(4)) == ([("b", 1)], None)
     finally:
         driver.close()
+
+
+def test_a_key_that_the_column_cannot_hold_is_invalidated_nowhere_and_stops_no_other():
+    local = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    schema = pa.schema([("n", pa.int32()), ("price", pa.decimal128(9, 2))])
+    driver = invalidations.PublishedInvalidations("gates", schema, local)
+    try:
+        driver.add([(1 << 70, 1), (5, Decimal("1E+100")), (7, 2)])
+        driver.add([(Decimal("8.0"), 3)])
+        heard = invalidations.Invalidated.decode(driver.place.newest())
+        assert heard.since(1) == [(8, Decimal("3.00"))]
+        assert KeyCheck("gates", schema)(heard.since(0)) == [(7, Decimal("2.00")), (8, Decimal("3.00"))]
+    finally:
+        driver.close()
+
+
+def test_an_invalidation_that_fails_leaves_nothing_to_the_next():
+    local = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    driver = invalidations.PublishedInvalidations("gates", KEYS, local)
+    try:
+        with pytest.raises(UnicodeEncodeError):
+            driver.add([("\ud800", 1)])
+        driver.add([("a", 2)])
+        assert invalidations.Invalidated.decode(driver.place.newest()).since(0) == [("a", 2)]
+    finally:
+        driver.close()
+
+
+@pytest.mark.spark
+def test_invalidated_times_and_bytes_are_those_of_the_table(spark):
+    asked = []
+    table = LookupTable(
+        "gates",
+        PythonLookup(
+            lambda at, code: asked.append((at, code)),
+            pa.schema([("at", pa.timestamp("us", "UTC")), ("code", pa.binary())]),
+            pa.schema([("gate", pa.int64())]),
+        ),
+        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 9},
+    )
+    key = (datetime(2024, 7, 1, 12, tzinfo=UTC), b"JFK")
+    changes = spark.sql("select timestamp'2024-07-01 12:00:00Z' as at, cast('JFK' as binary) as code")
+    with table, table.open() as gates:
+        gates.lookup(key), gates.lookup(key)
+        assert len(asked) == 1
+        invalidations.invalidate_from(table)(changes, 0)
+        gates.lookup(key)
+    assert asked == [key, key]
