@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
+from millpond.lookup.caches import column_file
 from millpond.lookup.functions.keys import KeyCheck
 from millpond.spark.lookup import files as lookup_files
 from millpond.spark.lookup import invalidations
@@ -320,6 +321,18 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_files, "MappedTable", read_late)
     (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
     assert joined.column(2).to_pylist() == [2]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_column_of_text_too_large_for_its_type_is_held_and_joined(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(column_file, "_MOST_BYTES", 10)
+    texts = pa.chunked_array([pa.array(["one text"], kind), pa.array(["another"], kind)])
+    table = pa.table({"code": ["a", "b"], "hour": pa.array([1, 1]), "gate": texts})
+    MappedTable.of(table, ["code", "hour"], tmp_path / "1.table")
+    plan = make_plan(tmp_path, table_id=f"large {kind}")
+    plan = replace(plan, wanted=replace(plan.wanted, row_fields=(pa.field("gate", kind),)))
+    (joined,) = join_batches(plan, iter([make_batch([("b", 1), ("c", 1)])]), lambda _: None)
+    assert joined.column(2) == pa.array(["another", None], kind)
 
 
 @pytest.mark.spark

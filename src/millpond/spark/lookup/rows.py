@@ -51,7 +51,7 @@ class Matches:
     Attributes:
         starts: where the rows of each key begin.
         counts: how many rows each key has.
-        rows: the columns of the rows.
+        rows: the columns of the rows, in the types that Spark gives them or in the large ones of these.
         counted: the counters of this lookup.
         places: None if a key's rows are at `start` and following; else they are at `places[start]` and following.
         failures: by key number, the error of each failed key in one line, and with its traceback.
@@ -214,6 +214,11 @@ def _of_another_type(wanted: RowsWanted, field: pa.Field, error: Exception) -> D
     )
 
 
+def is_large(kind: pa.DataType) -> bool:
+    """Return whether a column may be too large for the type that Spark gives it, so that only rows of it are cast."""
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
 class FullRows:
     """One version of a fully cached table. Its rows stay in the mapped file."""
 
@@ -222,7 +227,7 @@ class FullRows:
         self._table: MappedTable | None = table
         columns = [table.column(name) for name in wanted.columns]
         self._columns = [
-            column if column.type == field.type else column.cast(field.type)
+            column if column.type == field.type or is_large(column.type) else column.cast(field.type)
             for column, field in zip(columns, wanted.row_fields, strict=True)
         ]
 
