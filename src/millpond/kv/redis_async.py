@@ -130,6 +130,7 @@ class _LoopConnections:
     def __init__(self, options: RedisOptions) -> None:
         self.loop = asyncio.get_running_loop()
         self._options = options
+        self._closed = False
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, asyncio.Semaphore] = {}
         self._exceptions = import_redis().exceptions
@@ -170,7 +171,7 @@ class _LoopConnections:
         if replies is None:
             await self._close_with_others(address, connection)
             return None
-        self._idle.setdefault(address, []).append(connection)
+        await self._give_back(address, connection)
         return None if self._hiredis.ReplyError in map(type, replies) else replies
 
     async def _exchanged(self, stream: Any, writer: Any, data: bytes, count: int) -> list[Any] | None:
@@ -183,7 +184,8 @@ class _LoopConnections:
         return replies.whole()
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those in use when they are given back."""
+        self._closed = True
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -220,8 +222,14 @@ class _LoopConnections:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._idle.setdefault(address, []).append(connection)
+        await self._give_back(address, connection)
         return replies
+
+    async def _give_back(self, address: Address, connection: Any) -> None:
+        if self._closed:
+            await connection.disconnect(nowait=True)
+        else:
+            self._idle.setdefault(address, []).append(connection)
 
     async def _close_with_others(self, address: Address, connection: Any) -> None:
         """Close a connection that failed, and the idle connections to its server."""
