@@ -208,7 +208,12 @@ class FullCachingLookup(LookupFunction):
             with self._lock:
                 self._asked_for = None
             self._metrics.failed(1)
-            ended.set_exception(UnavailableError(f"{self._where}: a reload could not begin: {error}"))
+            ended.set_exception(
+                UnavailableError(
+                    f"{self._where}: a reload could not begin: {error}; the last good table stays, and the next "
+                    "request tries again. Let this process have more threads, or start fewer"
+                )
+            )
         return ended
 
     def reload(self) -> None:
