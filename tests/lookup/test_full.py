@@ -23,6 +23,7 @@ from millpond.lookup import (
     LookupStats,
     LookupTable,
     PeriodicCacheReloadTrigger,
+    PythonLookup,
     Retries,
     TableScan,
     TimedCacheReloadTrigger,
@@ -642,3 +643,32 @@ def test_the_largest_unsigned_numbers_are_not_taken_for_negative_ones(key_type, 
     own = -1 if key_type == pa.int64() else (1 << 64) - 1
     table = MappedTable.of(pa.table({"k": pa.array([own], key_type)}), ["k"], tmp_path / "1.table")
     assert table.search([numbers]).counts.tolist() == [int(numbers[0].as_py() == own), 0]
+
+
+@pytest.mark.filterwarnings("ignore:lookup table")
+def test_a_table_that_failed_is_opened_anew_without_a_close():
+    trigger = Manual()
+    down = UnavailableError("down")
+    lookup = open_full(Source(gates(1), down, down, gates(2)), trigger, on_reload_failure="fail")
+    for again in (lookup.reload, lookup.open):
+        with pytest.raises(UnavailableError, match="down"):
+            again()
+        with pytest.raises(UnavailableError, match="open the table anew"):
+            lookup.lookup(("JFK",))
+    trigger.context = None
+    lookup.open()
+    assert (lookup.lookup(("JFK",)), trigger.context) == ([(2,)], lookup)
+
+
+@pytest.mark.parametrize("mode", ["FULL", "NONE"])
+@pytest.mark.parametrize(("word", "expected"), [("in", []), ("not in", [(1,)])])
+def test_an_empty_list_of_values_means_the_same_wherever_it_is_checked(mode, word, expected):
+    table = pa.table({"code": ["JFK", "JFK"], "gate": [1, 2], "hall": pa.array(["A", None])})
+    rows = PythonLookup(
+        lambda _: [(1, "A"), (2, None)],
+        pa.schema([("code", pa.string())]),
+        pa.schema([("gate", pa.int64()), ("hall", pa.string())]),
+    )
+    source = TableScan(table, ["code"]) if mode == "FULL" else rows
+    with LookupTable("gates", source, {"lookup.cache": mode}).select(["gate"], [("hall", word, [])]) as gates:
+        assert gates.open().lookup(("JFK",)) == expected

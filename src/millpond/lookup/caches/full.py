@@ -132,19 +132,22 @@ class FullCachingLookup(LookupFunction):
         self._asked_for: Future[None] | None = None
 
     def open(self) -> None:
-        """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one."""
+        """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one.
+
+        An open table is not loaded again, unless a reload failed for good.
+        """
         with self._opening:
-            if not self.is_open:
+            if not self.is_open or self._failure is not None:
                 self._open()
 
     def _open(self) -> None:
         self._closed = False
-        self._failure = None
         try:
             self._load(skip_unchanged=False)
         except BaseException:
             self._closed = True
             raise
+        self._failure = None
         self._cache.open(self._metrics)
         if self._trigger is not None:
             self._trigger.open(self)
