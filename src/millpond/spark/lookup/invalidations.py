@@ -56,7 +56,7 @@ def invalidate_from(table: LookupTable, *, debezium: str | None = None) -> Calla
 
     def invalidate(changes: DataFrame, _batch_id: int) -> None:
         if debezium is None:
-            # As Arrow, which has the table's values: Spark's rows have local times and mutable bytes.
+            # As Arrow: Spark's rows have local times without a zone.
             keys = changes.select(*names).distinct().toArrow()
             table.invalidate(python_keys([one_chunk(column) for column in keys.columns])[1])
             return
