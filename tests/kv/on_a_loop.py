@@ -4,9 +4,9 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
-from millpond.kv import AsyncKVStore, Get, Put, TimedValue
+from millpond.kv import Get, Put, TimedValue
 from millpond.kv.store import Rows
 
 
@@ -21,7 +21,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 class OnALoop:
     """Runs each call of an `AsyncKVStore` to its end on an event loop in another thread."""
 
-    def __init__(self, store: AsyncKVStore) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
@@ -50,6 +50,13 @@ class OnALoop:
 
     def close(self) -> None:
         self.run(self.store.close())
+
+    def __enter__(self) -> Self:
+        assert self.run(self.store.__aenter__()) is self.store
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.run(self.store.__aexit__(*raised))
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, _loop()).result(60)

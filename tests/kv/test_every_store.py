@@ -109,6 +109,30 @@ def test_an_unknown_dataset_or_key_has_no_rows(store):
     assert store.get_many([]) == []
 
 
+def test_a_key_longer_than_any_that_can_be_put_has_no_rows(store):
+    too_long = b"k" * 70_000
+    store.put_many("tiles", [Put(b"EWR", b"1")])
+    assert store.get_many([Get("tiles", too_long), Get("tiles", b"EWR")]) == [[], [TimedValue(0, b"1")]]
+    store.delete_keys("tiles", [too_long])
+    assert rows(store, "tiles", b"EWR") == [(0, b"1")]
+
+
+@pytest.mark.parametrize("face", WHOLE_FACES)
+def test_a_store_is_closed_at_the_end_of_a_with_also_after_an_error(make_store, face):
+    store = make_store(face)
+    with store as entered:
+        assert entered is store
+        store.put_many("tiles", [Put(b"EWR", b"1")])
+    with pytest.raises(UnavailableError, match="closed"):
+        store.datasets()
+    broken = make_store(face)
+    with pytest.raises(DataError), broken:
+        broken.put_many("", [])
+    with pytest.raises(UnavailableError, match="closed"):
+        broken.datasets()
+    store.close()
+
+
 def test_keys_that_begin_alike_keep_their_rows_apart(store):
     keys = [b"", b"a", b"a\x00", b"a" + b"\x80" + b"\x00" * 7, b"ab", b"b", b"\xff" * MAX_KEY_BYTES]
     keys += [b"{", b"}", b"{}", b"}{a}", b"%", b"%7D", b"a:b", b"\r\n", b"*", b"?"]

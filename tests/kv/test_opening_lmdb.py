@@ -1,12 +1,14 @@
 """What an LMDB store refuses to open, and when it lets go of what it has open."""
 
 import sys
+import threading
+from contextlib import closing
 
 import lmdb
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import LmdbStore, Put
+from millpond.kv import LmdbStore, Put, lmdb_layout
 from tests.kv.lmdb_rows import run_child
 
 
@@ -64,3 +66,24 @@ def test_without_lmdb_the_error_has_the_install_line(tmp_path, monkeypatch):
 def test_importing_the_package_does_not_import_lmdb():
     code = "import sys, millpond.kv; print('lmdb' in sys.modules)"
     assert run_child(code).strip() == "False"
+
+
+def test_a_store_that_two_threads_open_at_once_gives_its_files_back_when_closed(tmp_path, monkeypatch):
+    check, together = lmdb_layout.check_format, threading.Barrier(2)
+
+    def checked_together(transaction, path):
+        together.wait(20)
+        check(transaction, path)
+
+    monkeypatch.setattr(lmdb_layout, "check_format", checked_together)
+    store = LmdbStore(tmp_path, sync=False)
+    readers = [threading.Thread(target=store.datasets) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(20)
+    monkeypatch.undo()
+    store.close()
+    # The environment is unused, so its durability may change.
+    with closing(LmdbStore(tmp_path, sync=True)) as other:
+        assert other.datasets() == []

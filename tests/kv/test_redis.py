@@ -241,6 +241,41 @@ def test_a_pickled_store_has_its_options_and_hides_its_password(redis):
     store.close()
 
 
+def test_a_connection_that_is_in_use_during_a_close_is_closed_too(redis, client, monkeypatch):
+    exchanged = Connections._exchanged
+    store = RedisStore(redis.url)
+    store.put_many("d", [Put(b"k", b"1")])
+
+    def closed_meanwhile(connections, *asked):
+        replies = exchanged(connections, *asked)
+        store.close()
+        return replies
+
+    monkeypatch.setattr(Connections, "_exchanged", closed_meanwhile)
+    assert values(store) == [b"1"]
+    assert store._connections._idle == {}
+
+
+def test_a_connection_of_a_loop_that_is_in_use_during_a_close_is_closed_too(redis, client, monkeypatch):
+    exchanged = redis_async._LoopConnections._exchanged
+
+    async def read_and_close():
+        store = AsyncRedisStore(redis.url)
+
+        async def closed_meanwhile(connections, *asked):
+            replies = await exchanged(connections, *asked)
+            await store.close()
+            return replies
+
+        await store.put_many("d", [Put(b"k", b"1")])
+        monkeypatch.setattr(redis_async._LoopConnections, "_exchanged", closed_meanwhile)
+        (rows,) = await store.get_many([Get("d", b"k")])
+        assert [row.value for row in rows] == [b"1"]
+        assert store._connections._idle == {}
+
+    asyncio.run(read_and_close())
+
+
 def test_a_forked_child_and_its_parent_do_not_share_connections(redis):
     store = RedisStore(redis.url)
     store.put_many("d", [Put(b"k", b"parent")])

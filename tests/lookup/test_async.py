@@ -25,6 +25,7 @@ from millpond.lookup import (
     ThreadedLookup,
 )
 from millpond.lookup.caches import blocking
+from millpond.metrics import NullRecorder
 
 KEYS = pa.schema([("n", pa.int64())])
 ROWS = pa.schema([("text", pa.string())])
@@ -431,3 +432,80 @@ def test_a_source_that_does_not_close_in_time_is_named(monkeypatch):
     with pytest.raises(UnavailableError, match=r"'planes'.*did not close within"):
         lookup.close()
     lookup.close()
+
+
+def test_a_lookup_that_a_close_comes_upon_fails_instead_of_waiting_for_ever():
+    entered, closing, leave = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(AsyncLookupFunction):
+        key_schema, row_schema = KEYS, ROWS
+
+        async def lookup(self, keys):
+            entered.set()
+            await asyncio.sleep(PATIENCE_S)
+            return []
+
+        async def close(self):
+            closing.set()
+            await asyncio.to_thread(leave.wait, PATIENCE_S)
+
+    lookup = BlockingLookup(AsyncPartialCachingLookup(Slow(), None, CacheMetricGroup("planes")))
+    lookup.open()
+    with ThreadPoolExecutor(3) as pool:
+        before = pool.submit(lookup.lookup, (1,))
+        assert entered.wait(PATIENCE_S)
+        entered.clear()
+        ended = pool.submit(lookup.close)
+        assert closing.wait(PATIENCE_S)
+        meanwhile = pool.submit(lookup.lookup, (2,))
+        assert entered.wait(PATIENCE_S)
+        leave.set()
+        for under_way in (before, meanwhile):
+            with pytest.raises(UnavailableError, match="'planes' was closed during this lookup"):
+                under_way.result(PATIENCE_S / 2)
+        ended.result(PATIENCE_S)
+    with pytest.raises(OptionError, match="not open"):
+        lookup.lookup((3,))
+
+
+def test_threads_that_open_one_blocking_lookup_open_its_source_once_and_wait_for_that():
+    opened = []
+
+    class Slow(Source):
+        async def open(self):
+            await asyncio.sleep(0.05)
+            opened.append(threading.current_thread())
+
+    lookup = BlockingLookup(AsyncPartialCachingLookup(Slow(), None, CacheMetricGroup("planes")))
+    together = threading.Barrier(4)
+
+    def open_and_look_up():
+        together.wait(PATIENCE_S)
+        lookup.open()
+        assert opened
+        return lookup.lookup((2,))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(open_and_look_up) for _ in range(4)]
+        assert [answer.result(PATIENCE_S) for answer in answers] == [rows_of(2)] * 4
+    lookup.close()
+    assert len(opened) == 1
+    assert not opened[0].is_alive()
+
+
+def test_a_recorder_that_raises_leaves_no_load_whose_failure_others_get():
+    class RaisesOnce(NullRecorder):
+        raised = False
+
+        def gauge(self, metric, value, *, name=""):
+            if metric == "millpond_lookup_latest_load_seconds" and not self.raised:
+                self.raised = True
+                raise ValueError("no room for another series")
+
+    async def look_up_twice():
+        lookup = AsyncPartialCachingLookup(Source(), None, CacheMetricGroup("planes", RaisesOnce()))
+        with pytest.raises(ValueError, match="another series"):
+            await lookup.lookup((2,))
+        return await lookup.lookup((2,))
+
+    assert asyncio.run(look_up_twice()) == rows_of(2)

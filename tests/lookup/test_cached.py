@@ -153,3 +153,9 @@ def test_no_limit_two_caches_and_arguments_that_cannot_be_keys_are_refused():
         cached(cache=DefaultLookupCache(max_rows=1), max_rows=2)
     with pytest.raises(DataError, match="unhashable"):
         cached(max_rows=1)(len)([1])
+
+
+def test_functions_decorated_by_one_decorator_have_results_of_their_own():
+    small = cached(max_rows=10)
+    double, square = small(lambda n: 2 * n), small(lambda n: n * n)
+    assert (double(3), square(3), double(3)) == (6, 9, 6)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millpond.cache import new_cache
 from millpond.errors import OptionError
 from millpond.lookup import DefaultLookupCache, PythonLookup
-from millpond.lookup.column_cache import hashed_keys, slot_log
+from millpond.lookup.column_cache import chunks, hashed_keys, slot_log
 from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.lookup.column_cache.chunks import Rows
 from millpond.lookup.column_cache.hash_index import HashIndex
@@ -118,6 +118,22 @@ def test_w_tinylfu_decides_as_the_cache_below_decides_for_the_same_hashes(batche
 
 
 @settings(deadline=None)
+@given(batches=st.lists(NUMBERS, max_size=40), max_rows=st.integers(1, 12))
+def test_w_tinylfu_keeps_its_limit_and_its_rows_when_present_keys_are_put_again(batches, max_rows):
+    cache = ColumnCache(ColumnCacheLimits(max_rows=max_rows, policy="w-tinylfu"))
+    version_of = {}
+    for version, numbers in enumerate(batches):
+        cache.put(hashed([(number,) for number in numbers], KEYS["number"]), rows_of(numbers, version))
+        version_of |= dict.fromkeys(numbers, version)
+        slots = cache.find(hashed([(number,) for number in range(31)], KEYS["number"]))
+        present = np.flatnonzero(slots >= 0)
+        assert len(cache) == len(present) <= max_rows
+        for number, slot in zip(present.tolist(), slots[present], strict=True):
+            (rows,) = python_rows(cache.rows(np.array([slot])))
+            assert rows == [(f"{version_of[number]}.{number}.{row}",) for row in range(number % 3)]
+
+
+@settings(deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 200), max_size=40, unique=True), max_size=30), max_kb=st.integers(0, 20)
 )
@@ -202,6 +218,18 @@ def test_chunks_are_merged_so_that_they_stay_few():
     assert len(cache._chunks) <= 12
     assert len(cache) == 1_000
     assert cache._chunks.nbytes < 2 * 1_000 * (10 + 4 + 4 * 8)
+
+
+def test_chunks_are_not_merged_beyond_what_arrow_can_count(monkeypatch):
+    monkeypatch.setattr(chunks, "_MOST_BYTES", 3_000)
+    cache = ColumnCache(ColumnCacheLimits(max_rows=100))
+    texts = pa.schema([("text", pa.string())])
+    for number in range(40):
+        row = pa.record_batch([pa.array([str(number) * 200])], schema=texts)
+        cache.put(hashed([(number,)], KEYS["number"]), Rows(np.array([0]), np.array([1]), row))
+    slots = cache.find(hashed([(number,) for number in range(40)], KEYS["number"]))
+    assert python_rows(cache.rows(slots)) == [[(str(number) * 200,)] for number in range(40)]
+    assert max(chunk.nbytes for chunk in cache._chunks._chunks.values()) <= 3_000
 
 
 def test_a_cache_without_any_limit_is_refused():

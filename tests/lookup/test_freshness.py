@@ -148,6 +148,19 @@ def test_keys_that_were_loaded_together_do_not_expire_together(open_lookup):
     assert all(100 < count < 400 for count in missed[1:])
 
 
+@EVERY_LOOKUP
+def test_a_clock_that_steps_back_lengthens_no_age(open_lookup):
+    now_ms, versions = 100_000, Versions()
+    limits = {"expire_after_write_ms": 100, "stale_if_error_ms": 1_000_000}
+    lookup = open_lookup(versions.source, DefaultLookupCache(**limits, clock=lambda: now_ms))
+    lookup.lookup((1,))
+    now_ms = 50_000
+    lookup.lookup((1,))
+    now_ms += 100
+    lookup.lookup((1,))
+    assert lookup.stats().miss_count == 2
+
+
 def test_freshness_options_are_checked_together():
     limits = {"lookup.cache": "PARTIAL", PARTIAL + "max-rows": 10}
     parsed = LookupOptions.parse(

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from types import NoneType
 
 import pyarrow as pa
@@ -19,14 +20,18 @@ from millpond.lookup import (
     FileScan,
     FullCachingLookup,
     FullCachingLookupProvider,
+    LookupStats,
     LookupTable,
     PeriodicCacheReloadTrigger,
+    PythonLookup,
     Retries,
     TableScan,
     TimedCacheReloadTrigger,
 )
 from millpond.lookup.caches.full import in_a_thread_that_gives_way
 from millpond.lookup.caches.full_home import InProcess
+from millpond.lookup.caches.mapped_table import MappedTable
+from millpond.lookup.functions.keys import PlainKeys
 
 from .timer import Timer
 
@@ -492,3 +497,178 @@ def test_the_bytes_of_a_table_are_those_of_its_file_index_included_and_no_file_i
     assert lookup.stats().num_cached_bytes == lookup.current().file_bytes
     assert lookup.lookup(("N7",)) == [(7,)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_opening_anew_that_fails_is_tried_again_by_the_next():
+    trigger = Manual()
+    lookup = open_full(Source(gates(1), UnavailableError("down"), gates(2)), trigger)
+    lookup.close()
+    with pytest.raises(UnavailableError, match="down"):
+        lookup.open()
+    trigger.context = None
+    lookup.open()
+    assert trigger.context is lookup
+    assert lookup.lookup(("JFK",)) == [(2,)]
+
+
+def test_a_table_that_is_closed_while_it_loads_has_no_open_trigger_afterwards():
+    trigger = PeriodicCacheReloadTrigger(10, later=(timer := Timer()).later)
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(InProcess):
+        def swap(self, held):
+            entered.set()
+            assert leave.wait(PATIENCE_S)
+
+    lookup = FullCachingLookup(TableScan(gates(1), ["code"]), trigger, home=Slow(), run=lambda action: action())
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(lookup.open)
+        assert entered.wait(PATIENCE_S)
+        lookup.close()
+        leave.set()
+        opening.result(PATIENCE_S)
+    assert timer.pending == []
+
+
+def test_a_reload_that_no_thread_can_be_started_for_fails_and_the_next_one_is_made():
+    runs = [RuntimeError("can't start new thread"), None]
+
+    def run(action):
+        if (error := runs.pop(0)) is not None:
+            raise error
+        action()
+
+    lookup = open_full(Source(gates(1), gates(2)), run=run)
+    with pytest.raises(UnavailableError, match="could not begin: can't start new thread"):
+        lookup.trigger_reload().result(PATIENCE_S)
+    assert lookup.stats().num_load_failure == 1
+    lookup.trigger_reload().result(PATIENCE_S)
+    assert lookup.lookup(("JFK",)) == [(2,)]
+
+
+@pytest.mark.filterwarnings("error:lookup table")
+def test_who_waits_for_a_reload_gets_its_warning_if_warnings_are_errors():
+    asked = []
+    lookup = open_full(Source(gates(1), UnavailableError("down")), run=asked.append)
+    ended = lookup.trigger_reload()
+    with pytest.raises(UserWarning, match="goes on with the last good one"):
+        asked.pop()()
+    with pytest.raises(UserWarning, match="goes on with the last good one"):
+        ended.result(0)
+
+
+def test_each_opening_of_a_table_reloads_by_a_trigger_of_its_own():
+    timer = Timer()
+
+    def later(delay_ms, action):
+        return timer.later(delay_ms, action)
+
+    trigger = PeriodicCacheReloadTrigger(10, later=later)
+    scan = TableScan(Source(*[gates(number) for number in range(9)]), ["code"])
+    table = LookupTable("gates", FullCachingLookupProvider.of(scan, trigger))
+    with table.open() as first, table.open() as second:
+        assert len(timer.pending) == 2
+        first.close()
+        assert len(timer.pending) == 1
+        second.close()
+        assert timer.pending == []
+        with table.open():
+            assert len(timer.pending) == 1
+    table.close()
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open():
+    scan = TableScan(gates(1), ["code"])
+    trigger = Manual()
+    table = LookupTable("gates", FullCachingLookupProvider.of(scan, trigger))
+    elsewhere = []
+
+    def broken():
+        elsewhere.append("broken")
+        raise UnavailableError("its host is gone")
+
+    table.open()
+    table.watch(LookupStats, broken)
+    table.watch(LookupStats, lambda: elsewhere.append("closed"))
+    with pytest.raises(UnavailableError, match="its host is gone"):
+        table.close()
+    assert (trigger.closed, elsewhere) == (1, ["broken", "closed"])
+
+
+def test_a_scan_of_ones_own_is_closed_with_its_table_if_it_was_narrowed_too():
+    class Own:
+        key_schema = pa.schema([("code", pa.string())])
+        row_schema = pa.schema([("gate", pa.int64()), ("hall", pa.int64())])
+
+        def __init__(self):
+            self.closed = 0
+
+        def scan(self):
+            return gates(7).append_column("hall", pa.array([1]))
+
+        def close(self):
+            self.closed += 1
+
+    scan = Own()
+    with LookupTable("gates", scan, {"lookup.cache": "FULL"}).select(["hall"]) as table:
+        assert table.open().lookup(("JFK",)) == [(1,)]
+    assert scan.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("key_type", "there", "absent"),
+    [
+        (pa.int64(), [5, -1], [1 << 70, 1 << 63]),
+        (pa.int64(), [5, Decimal("7.0")], [Decimal("1E+30")]),
+        (pa.int8(), [5, Decimal("5.0")], [500]),
+        (pa.uint64(), [(1 << 64) - 1, 5, Decimal((1 << 63) + 1)], [-1, 1 << 64]),
+        (pa.decimal128(9, 2), [Decimal("1.5"), Decimal("-0.00"), 7], [10**60, Decimal("1E+100"), -(10**7)]),
+        (pa.decimal128(2, 2), [0, Decimal("0.5")], [1]),
+        (pa.binary(2), [b"ab"], [b"abc", b""]),
+    ],
+)
+def test_keys_that_the_column_cannot_hold_have_no_rows_and_the_others_have_theirs(key_type, there, absent):
+    keys = pa.array([PlainKeys(pa.schema([("k", key_type)]))((key,))[0] for key in there], key_type)
+    table = pa.table({"k": keys, "place": range(len(there))})
+    with FullCachingLookup(TableScan(table, ["k"]), None) as lookup:
+        found = lookup.lookup_many([(key,) for key in [*there, *absent]])
+    for place, key in enumerate(there):
+        assert (place,) in found[(key,)]
+    assert [found[(key,)] for key in absent] == [[]] * len(absent)
+
+
+@pytest.mark.parametrize("numbers", [pa.array([-1, 5]), pa.array([(1 << 64) - 1, 5], pa.uint64())])
+@pytest.mark.parametrize("key_type", [pa.int64(), pa.uint64()])
+def test_the_largest_unsigned_numbers_are_not_taken_for_negative_ones(key_type, numbers, tmp_path):
+    own = -1 if key_type == pa.int64() else (1 << 64) - 1
+    table = MappedTable.of(pa.table({"k": pa.array([own], key_type)}), ["k"], tmp_path / "1.table")
+    assert table.search([numbers]).counts.tolist() == [int(numbers[0].as_py() == own), 0]
+
+
+@pytest.mark.filterwarnings("ignore:lookup table")
+def test_a_table_that_failed_is_opened_anew_without_a_close():
+    trigger = Manual()
+    down = UnavailableError("down")
+    lookup = open_full(Source(gates(1), down, down, gates(2)), trigger, on_reload_failure="fail")
+    for again in (lookup.reload, lookup.open):
+        with pytest.raises(UnavailableError, match="down"):
+            again()
+        with pytest.raises(UnavailableError, match="open the table anew"):
+            lookup.lookup(("JFK",))
+    trigger.context = None
+    lookup.open()
+    assert (lookup.lookup(("JFK",)), trigger.context) == ([(2,)], lookup)
+
+
+@pytest.mark.parametrize("mode", ["FULL", "NONE"])
+@pytest.mark.parametrize(("word", "expected"), [("in", []), ("not in", [(1,)])])
+def test_an_empty_list_of_values_means_the_same_wherever_it_is_checked(mode, word, expected):
+    table = pa.table({"code": ["JFK", "JFK"], "gate": [1, 2], "hall": pa.array(["A", None])})
+    rows = PythonLookup(
+        lambda _: [(1, "A"), (2, None)],
+        pa.schema([("code", pa.string())]),
+        pa.schema([("gate", pa.int64()), ("hall", pa.string())]),
+    )
+    source = TableScan(table, ["code"]) if mode == "FULL" else rows
+    with LookupTable("gates", source, {"lookup.cache": mode}).select(["gate"], [("hall", word, [])]) as gates:
+        assert gates.open().lookup(("JFK",)) == expected

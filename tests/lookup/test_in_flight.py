@@ -12,6 +12,7 @@ from millpond.lookup import (
     LookupFunction,
     PythonLookup,
 )
+from millpond.metrics import NullRecorder
 
 from .in_columns import EVERY_FORM
 from .partial_source import KEYS, PATIENCE_S, ROWS, Source
@@ -185,3 +186,48 @@ def test_a_thread_that_is_interrupted_ends_no_other(open_lookup):
         with pytest.raises(KeyboardInterrupt):
             first.result(PATIENCE_S)
     assert calls == [1, 1]
+
+
+class RaisesOnce(NullRecorder):
+    """A recorder of a user's own, which cannot take one of its metrics once."""
+
+    def __init__(self, metric):
+        self.metric = metric
+
+    def count(self, metric, amount=1, *, name="", result="ok"):
+        if metric == self.metric:
+            self.metric = None
+            raise ValueError("no room for another series")
+
+    def gauge(self, metric, value, *, name=""):
+        self.count(metric)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["millpond_lookup_requests_total", "millpond_lookup_loads_total", "millpond_lookup_latest_load_seconds"],
+)
+def test_a_recorder_that_raises_leaves_no_request_that_others_wait_for(open_lookup, metric):
+    lookup = open_lookup(Source(), DefaultLookupCache(max_rows=9), recorder=RaisesOnce(metric))
+    with pytest.raises(ValueError, match="another series"):
+        lookup.lookup((2,))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lookup.lookup, (2,)).result(PATIENCE_S) == [("2.0",)]
+
+
+def test_what_is_loaded_during_a_close_is_given_but_not_cached(open_lookup):
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(n):
+        entered.set()
+        assert leave.wait(PATIENCE_S)
+        return [(str(n),)]
+
+    lookup = open_lookup(PythonLookup(slow, KEYS, ROWS), DefaultLookupCache(max_rows=9))
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(lookup.lookup, (1,))
+        assert entered.wait(PATIENCE_S)
+        lookup.close()
+        leave.set()
+        assert under_way.result(PATIENCE_S) == [("1",)]
+    assert lookup.stats().num_cached_record == 0

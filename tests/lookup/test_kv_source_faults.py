@@ -1,10 +1,13 @@
 """What sources in KV stores do when something is wrong: a typed error that says what, and never a missing row."""
 
+from contextlib import closing
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
-from millpond.kv import Get, MemoryStore, Put
+from millpond.kv import Get, LmdbStore, MemoryStore, Put
 from millpond.lookup import (
     DefaultLookupCache,
     KvLookup,
@@ -82,3 +85,21 @@ def test_a_store_that_cannot_be_walked_over_cannot_be_cached_in_full():
 
     with pytest.raises(OptionError, match=r"'gates'.*Plain cannot be walked over.*PARTIAL"):
         KvLookup(Plain(), "gates", CODE, GATE).scan()
+
+
+@pytest.mark.parametrize(
+    ("key_type", "there", "never_written"),
+    [
+        (pa.int64(), 7, 1 << 70),
+        (pa.string(), "JFK", "\ud800"),
+        (pa.string(), "JFK", "J" * 70_000),
+        (pa.decimal128(9, 2), Decimal("1.50"), Decimal("1E+100")),
+    ],
+)
+def test_a_key_that_cannot_have_been_written_has_no_rows_and_its_batch_has_its_own(
+    key_type, there, never_written, tmp_path
+):
+    with closing(LmdbStore(tmp_path)) as store:
+        write_kv_table(store, "gates", pa.table({"key": pa.array([there], key_type), "gate": [7]}), ["key"])
+        lookup = KvLookup(store, "gates", pa.schema([("key", key_type)]), GATE)
+        assert lookup.lookup_many([(never_written,), (there,)]) == {(never_written,): [], (there,): [(7,)]}

@@ -16,6 +16,8 @@ from millpond.lookup import (
     PythonLookup,
     Retries,
 )
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
+from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.metrics import MemoryRecorder
 
 from .in_columns import EVERY_FORM
@@ -357,3 +359,16 @@ def test_a_value_of_another_type_than_declared_is_refused_before_it_is_cached(op
     with pytest.raises(DataError, match=r"'text': expected string as declared"):
         lookup.lookup((7,))
     assert lookup.stats().num_cached_record == 0
+
+
+@pytest.mark.parametrize(
+    ("key_type", "first", "beyond"),
+    [(pa.date32(), 0, 3_000_000), (pa.timestamp("us"), 0, 1 << 60), (pa.timestamp("us", "UTC"), 0, -(1 << 60))],
+)
+def test_a_date_that_python_does_not_have_is_a_missing_key_and_not_the_end_of_its_batch(key_type, first, beyond):
+    source = PythonLookup(lambda day: [(str(day.year),)], pa.schema([("day", key_type)]), ROWS)
+    with ColumnCachingLookup(source, ColumnCache(ColumnCacheLimits(max_rows=9))) as lookup:
+        for _ in range(2):
+            matched = lookup.match([pa.array([beyond, first], key_type)])
+            assert matched.rows.counts.tolist() == [0, 1]
+            assert matched.rows.rows.to_pylist() == [{"text": "1970"}]

@@ -119,8 +119,8 @@ def test_every_type_is_read_and_is_a_key_through_its_index(kinds, kind):
     ("kind", "others"),
     [
         ("uuid", ["no uuid", UUID.upper(), ""]),
-        ("jsonb", ["{", '{"a":1}', "NaN", '"\\u0000"', ""]),
-        ("inet", ["10.0.0.1/32", "10.0.0.256", "", "10.0.0.1/33"]),
+        ("jsonb", ["{", '{"a":1}', "NaN", '"\\u0000"', '"\\\\\\u0000"', "1e400000", ""]),
+        ("inet", ["10.0.0.1/32", "10.0.0.256", "", "10.0.0.1/33", "10.0.0.1/255.255.255.0", "fe80::1%eth0"]),
         ("mood", ["furious", "", "'"]),
         ("numeric(9,2)", [Decimal("5.250000001"), Decimal(10) ** 30]),
         ("smallint", [70_000]),
@@ -130,6 +130,33 @@ def test_a_text_that_is_no_value_of_its_type_or_another_form_of_one_matches_noth
     with SqlLookup(kinds, "kinds", [kind], ["date"]) as source:
         found = source.lookup_many([*((other,) for other in others), (KINDS[kind],)])
     assert found == {**{(other,): [] for other in others}, (KINDS[kind],): [(KINDS["date"],)]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key_type", "beyond"),
+    [
+        ("date", pa.date32(), [-2_440_589, -(1 << 31), 2_145_042_906, (1 << 31) - 1]),
+        ("timestamp", pa.timestamp("us"), [-210_866_803_200_000_001, -(1 << 63)]),
+        ("timestamptz", pa.timestamp("us", "UTC"), [-210_866_803_200_000_001, -(1 << 63)]),
+    ],
+)
+def test_a_moment_that_the_database_does_not_have_has_no_rows_and_the_others_have_theirs(
+    database, postgresql, kind, key_type, beyond
+):
+    database.execute(f"create table moments (moment {kind} primary key, n integer)")
+    database.execute("insert into moments values ('1970-01-01 00:00:00+00', 7), ('infinity', 8), ('-infinity', 9)")
+    keys = pa.array([0, *beyond], pa.int32() if kind == "date" else pa.int64()).view(key_type)
+    with SqlLookup(postgresql, "moments", ["moment"], ["n"]) as source:
+        found = source.lookup_columns([keys])
+    assert (found.numbers.tolist(), found.rows.to_pylist()) == ([0], [{"n": 7}])
+
+
+def test_a_json_key_with_a_backslash_before_a_u_is_found(database, postgresql):
+    text = r'"C:\\u0000\\udata"'
+    database.execute("create table paths (path jsonb primary key, n integer)")
+    database.execute("insert into paths values (%s, 7)", [text])
+    with SqlLookup(postgresql, "paths", ["path"], ["n"]) as source:
+        assert source.lookup((text,)) == [(7,)]
 
 
 def test_a_type_without_equality_and_one_without_an_arrow_type_are_refused_by_name(kinds, database, postgresql):

@@ -1,6 +1,8 @@
 """What Redis sources do when something is wrong: a typed error that says what, and never a missing row."""
 
 import socket
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -109,6 +111,29 @@ def test_names_that_two_keys_make_and_keys_of_bytes_cannot_be_scanned(redis_clie
     gates = RedisLookup(redis_url, "gate:{code}", pa.schema([("code", pa.binary())]), GATE)
     with gates, pytest.raises(OptionError, match="keys of bytes cannot be read back"):
         gates.scan()
+
+
+@pytest.mark.parametrize("value", ["hash", "json"])
+def test_a_key_of_bytes_is_in_the_name_as_it_is(redis_client, redis_url, value):
+    for code, gate in ((b"JFK", 7), (b"\xff{}", 8)):
+        if value == "hash":
+            redis_client.hset(b"gate:" + code, mapping={"gate": gate})
+        else:
+            redis_client.set(b"gate:" + code, f'{{"gate": {gate}}}')
+    with RedisLookup(redis_url, "gate:{code}", pa.schema([("code", pa.binary())]), GATE, value=value) as gates:
+        found = gates.lookup_many([(b"JFK",), (b"\xff{}",), (b"EWR",)])
+    assert found == {(b"JFK",): [(7,)], (b"\xff{}",): [(8,)], (b"EWR",): []}
+
+
+def test_equal_keys_have_one_name(redis_client, redis_url):
+    noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
+    elsewhere = noon.astimezone(timezone(timedelta(hours=-4)))
+    redis_client.hset(f"gate:{noon}:0.00", mapping={"gate": 7})
+    keys = pa.schema([("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(9, 2))])
+    with RedisLookup(redis_url, "gate:{at}:{price}", keys, GATE) as gates:
+        for at in (noon, elsewhere):
+            for price in (0, Decimal("-0"), Decimal("0.000")):
+                assert gates.lookup((at, price)) == [(7,)]
 
 
 def test_a_batch_is_one_pipeline_and_only_what_is_used_is_fetched(redis_client, redis_url):

@@ -101,3 +101,29 @@ def test_a_collector_that_is_gone_is_reported_once_until_it_is_back(caplog, monk
 def test_an_option_that_cannot_be_is_refused(endpoint, interval_ms):
     with pytest.raises(OptionError), otlp_push(list, endpoint, interval_ms=interval_ms):
         pass
+
+
+def test_metrics_that_cannot_be_read_once_are_pushed_the_next_time(caplog):
+    recorder = PrometheusRecorder()
+    recorder.count("millpond_lookup_requests_total", 3, name="planes", result="hit")
+    readings = [RuntimeError("the driver is busy"), recorder.families(), recorder.families()]
+
+    def families():
+        reading = readings.pop(0) if len(readings) > 1 else readings[0]
+        if isinstance(reading, Exception):
+            raise reading
+        return reading
+
+    with collector() as (endpoint, taken, arrived), otlp_push(families, endpoint, interval_ms=10):
+        assert arrived.wait(20)
+    assert set(metrics_of(taken[0][1])) == {"millpond_lookup_requests_total"}
+    assert "the driver is busy" in caplog.text
+
+
+def test_metrics_that_cannot_be_read_at_the_end_fail_nothing():
+    def families():
+        raise RuntimeError("the driver has ended")
+
+    with collector() as (endpoint, taken, _), otlp_push(families, endpoint):
+        pass
+    assert taken == []

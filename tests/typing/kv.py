@@ -20,10 +20,18 @@ def rows_are_bytes_at_times(store: KVStore) -> None:
 
 
 async def a_loop_reads_the_same(store: KVStore) -> None:
-    on_a_loop = async_store(store)
-    assert_type(on_a_loop, AsyncKVStore)
+    on_a_loop: AsyncKVStore = async_store(store)
     rows: Sequence[Sequence[TimedValue]] = await on_a_loop.get_many([Get("route", b"EWR")])
     assert_type(rows[0][0].value, bytes)
+
+
+async def what_is_opened_is_closed(path: str, url: str) -> None:
+    with LmdbStore(path) as own, opened(url) as other:
+        assert_type(own, LmdbStore)
+        stores: list[KVStore] = [own, other]
+    for store in stores:
+        async with async_store(store) as on_a_loop:
+            assert_type(await on_a_loop.datasets(), list[str])
 
 
 def texts_are_no_rows(store: KVStore) -> None:

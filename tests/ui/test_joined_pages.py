@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import threading
 from contextlib import ExitStack
 from urllib.parse import quote, urlsplit
 
@@ -104,3 +106,28 @@ def test_stored_state_is_listed_searched_and_compared(joined, checkpoint):
 def test_what_is_no_url_of_http_is_refused():
     with pytest.raises(OptionError, match="file:///etc"):
         joined_pages(["file:///etc"], StoredStateView(list, FilesState))
+
+
+@pytest.mark.parametrize("said", [b"-ERR unknown command\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_a_page_that_is_no_http_or_breaks_off_is_left_out(said):
+    with ExitStack() as running:
+        listener = running.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def answer():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        other = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        driver = running.enter_context(page_server(PageSource(DRIVER, list), "127.0.0.1", 0))
+        source = joined_pages([other, driver], StoredStateView(list, FilesState))
+        joined = running.enter_context(page_server(source, "127.0.0.1", 0))
+        status, overview = got(joined, "/ui/overview.json")
+        assert (status, overview["process"]) == (200, "Spark driver")
+        assert any(other in notice for notice in overview["notices"])

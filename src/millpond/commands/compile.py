@@ -26,11 +26,8 @@ def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: boo
     plans = [compile_group_by(group_by) for group_by in load_definitions(definitions).group_bys]
     costs: dict[str, str] = {}
     if store_url is not None:
-        store = open_store(store_url)
-        try:
+        with open_store(store_url) as store:
             costs = {plan.name: cost_of_change(plan, _served(store, plan.name)) for plan in plans}
-        finally:
-            store.close()
     described = [_described(plan, costs.get(plan.name)) for plan in plans]
     text = "\n\n".join(_text(plan, costs.get(plan.name)) for plan in plans)
     tell(described, as_json=as_json, text=text)

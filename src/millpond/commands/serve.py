@@ -7,7 +7,7 @@ of them, and opens no store itself.
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +164,7 @@ def serve(
         return
     found = load_definitions(definitions)
     with (
-        closing(open_store(store_url)) as store,
+        open_store(store_url) as store,
         Fetcher(
             store,
             [*found.group_bys, *found.joins],

@@ -1,7 +1,5 @@
 """`millpond stream`: keeps the tiles of a GroupBy up to date from its stream."""
 
-from contextlib import closing
-
 import click
 import msgspec
 
@@ -32,7 +30,7 @@ def stream(
     group_by = given.group_by
     lateness_ms = parse_window(lateness)
     recorder = MemoryRecorder()
-    with closing(open_store(store_url)) as store:
+    with open_store(store_url) as store:
         if start is None:
             served = read_serving_info(store, group_by.name)
             if served is None:

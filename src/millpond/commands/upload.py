@@ -1,7 +1,6 @@
 """`millpond upload`: computes the features of all events before a batch end, and starts to serve them."""
 
 import time
-from contextlib import closing
 
 import click
 import msgspec
@@ -31,7 +30,7 @@ def upload(given: Given, *, store_url: str, batch_end: int | None, hop_table: st
     if batch_end is None:
         batch_end = time.time_ns() // 1_000_000 // DAY_MS * DAY_MS  # noqa: TID251 - "the last midnight" is by the clock
     doing = f"uploading {group_by.name} up to {shown_time(batch_end)}"
-    with closing(open_store(store_url)) as store, given.session("upload", doing) as spark:
+    with open_store(store_url) as store, given.session("upload", doing) as spark:
         tables = given.tables(spark)
         info = run_upload(group_by, batch_end, store, tables=tables, spark=spark, hop_table=hop_table)
     end = shown_time(info.batch_end_ms)

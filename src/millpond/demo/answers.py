@@ -13,7 +13,6 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,8 @@ def ask_and_check(
     in_process: Collected = {}
     over_http: Collected = {}
     with contextlib.ExitStack() as opened:
-        store = opened.enter_context(closing(open_store(url)))
+        store = open_store(url)
+        opened.enter_context(store)
         fetcher = opened.enter_context(open_fetcher(store, AnswerLog(log_folder, sample=1.0)))
         client = opened.enter_context(FetchClient(opened.enter_context(running_server(http_app(fetcher)))))
         for moments in _rounds(questions):
@@ -120,7 +120,7 @@ def serve_until_stopped(url: str, port: int, say: Callable[[str], None]) -> None
     Raises:
         UnavailableError: the port is taken.
     """
-    with closing(open_store(url)) as store, running_server(http_app(open_fetcher(store)), port=port) as served_at:
+    with open_store(url) as store, running_server(http_app(open_fetcher(store)), port=port) as served_at:
         say(served_at)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -155,7 +155,7 @@ def wait_for(query: StreamingQuery, workdir: Path, sink: AircraftSink | None = N
 
 def upload_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int, url: str) -> None:
     """Upload a GroupBy's features before the batch end. It can be done again: an upload is served once it is whole."""
-    with contextlib.closing(open_store(url)) as store:
+    with open_store(url) as store:
         # The store is this run's own and its folder is locked: who holds a lease there is dead.
         forget_lease(store, group_by.name)
         upload(group_by, batch_end_ms, store, tables=_history(spark, workdir), spark=spark)
@@ -163,7 +163,7 @@ def upload_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch
 
 def stream_features(spark: SparkSession, workdir: Path, group_by: GroupBy, batch_end_ms: int, url: str) -> None:
     """Stream the tiles of what comes after the batch end. Started again, the stream goes on from its checkpoint."""
-    with contextlib.closing(open_store(url)) as store:
+    with open_store(url) as store:
         query = stream_tiles(
             group_by,
             store,

@@ -9,24 +9,28 @@ on threads. Writes to LMDB wait for its single writer and for the disk, so they 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
 
 from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
 from millpond.kv.redis import RedisStore
-from millpond.kv.store import AsyncKVStore, Get, KVStore, Put, Rows, TimedValue, check_walkable
+from millpond.kv.redis_async import AsyncRedisStore
+from millpond.kv.store import Get, KVStore, Put, Rows, TimedValue, check_walkable
 
 
-def async_store(store: KVStore) -> AsyncKVStore:
+def async_store(store: KVStore) -> "AsyncRedisStore | ThreadedStore":
     """Return an async store over the rows of a store.
 
     For a `RedisStore` this is an asyncio client with connections of its own; close both. For every other store it is a
     wrapper, and closing it closes the store.
 
-    >>> async def read(store):
-    ...     return await store.get_many([Get("tiles", b"EWR")])
+    >>> async def read(blocking):
+    ...     async with async_store(blocking) as store:
+    ...         return await store.get_many([Get("tiles", b"EWR")])
     >>> store = MemoryStore()
     >>> store.put_many("tiles", [Put(b"EWR", b"early", 0)])
-    >>> asyncio.run(read(async_store(store)))
+    >>> asyncio.run(read(store))
     [[TimedValue(time_ms=0, value=b'early')]]
     """
     if isinstance(store, RedisStore):
@@ -80,6 +84,14 @@ class ThreadedStore:
     async def close(self) -> None:
         """Close the store."""
         await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class InlineReads(ThreadedStore):

@@ -17,9 +17,11 @@ that reorders writes, the file. That suits rows that can be uploaded again.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.kv import lmdb_layout
@@ -46,13 +48,12 @@ class LmdbStore:
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> store = LmdbStore(folder.name)
-    >>> store.put_many("tiles", [Put(b"EWR", b"later", 300_000), Put(b"EWR", b"early", 0)])
-    >>> store.get_many([Get("tiles", b"EWR", start_ms=0, end_ms=300_000), Get("tiles", b"JFK")])
+    >>> with LmdbStore(folder.name) as store:
+    ...     store.put_many("tiles", [Put(b"EWR", b"later", 300_000), Put(b"EWR", b"early", 0)])
+    ...     store.get_many([Get("tiles", b"EWR", start_ms=0, end_ms=300_000), Get("tiles", b"JFK")])
+    ...     store.datasets()
     [[TimedValue(time_ms=0, value=b'early')], []]
-    >>> store.datasets()
     ['tiles']
-    >>> store.close()
     >>> folder.cleanup()
     """
 
@@ -72,7 +73,7 @@ class LmdbStore:
         self._clock = clock
         self._closed = False
         self._environment: Environment | None = None
-        self._give_back: Callable[[], object] | None = None
+        self._give_back: deque[Callable[[], object]] = deque()
 
     def create(self, dataset: str, *, rows: Rows, ttl_ms: int | None = None) -> None:
         """Declare how many rows a key has, and their time to live."""
@@ -129,10 +130,18 @@ class LmdbStore:
         """Release the environment; the last store of a path in this process closes the files. May be called twice."""
         self._closed = True
         environment, self._environment = self._environment, None
-        if self._give_back is not None:
-            self._give_back()
+        while self._give_back:
+            self._give_back.pop()()
         if environment is not None:
             environment.close_if_unused()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __reduce__(self) -> tuple[Callable[..., "LmdbStore"], tuple[str, int, bool, Callable[[], int]]]:
         return _rebuild, (self.path, self._map_bytes, self._sync, self._clock)
@@ -145,7 +154,9 @@ class LmdbStore:
             return self._environment
         if self._closed:
             raise UnavailableError(f"the store {self.path} is closed. Make a new LmdbStore.")
-        environment, self._give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)
+        # Threads that open the store at the same time take a lease each.
+        environment, give_back = lease(self, self.path, map_bytes=self._map_bytes, sync=self._sync)
+        self._give_back.append(give_back)
         environment.read(lambda transaction: lmdb_layout.check_format(transaction, self.path))
         self._environment = environment
         return environment

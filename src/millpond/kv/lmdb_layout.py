@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
 from millpond.kv.store import (
+    MAX_KEY_BYTES,
     MAX_TIME_MS,
     Get,
     Put,
@@ -178,6 +179,8 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
             continue
         key = get.key
         if len(key) != length:
+            if len(key) > MAX_KEY_BYTES:
+                continue
             length = len(key)
             prefix_of_length = number + _LENGTH.pack(length)
         prefix = prefix_of_length + key
@@ -247,6 +250,8 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
         return
     cursor = transaction.cursor()
     for key in keys:
+        if len(key) > MAX_KEY_BYTES:
+            continue
         prefix = _rows_prefix(known.id) + _LENGTH.pack(len(key)) + key
         for address in _addresses_of(cursor, prefix):
             transaction.delete(address)

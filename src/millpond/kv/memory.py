@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from typing import NoReturn
+from types import TracebackType
+from typing import NoReturn, Self
 
 from millpond.errors import OptionError, UnavailableError
 from millpond.kv.expiry import wall_ms
@@ -121,6 +122,14 @@ class MemoryStore:
         with self._lock:
             self._closed = True
             self._datasets.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise OptionError(

@@ -13,7 +13,8 @@ than `noeviction`) loses rows, which then look absent.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
@@ -56,9 +57,9 @@ class RedisStore:
 
     Example::
 
-        store = RedisStore("redis://localhost:6379/0", prefix="shop")
-        store.create("route.batch", rows="one", ttl_ms=172_800_000)
-        store.put_many("route.batch", [Put(b"EWR|UA", b"42", time_ms=0)])
+        with RedisStore("redis://localhost:6379/0", prefix="shop") as store:
+            store.create("route.batch", rows="one", ttl_ms=172_800_000)
+            store.put_many("route.batch", [Put(b"EWR|UA", b"42", time_ms=0)])
     """
 
     def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
@@ -115,6 +116,14 @@ class RedisStore:
         self._closed = True
         if self._connections is not None:
             self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def async_twin(self) -> "AsyncRedisStore":
         """Return a store with the same options for asyncio, with connections of its own."""

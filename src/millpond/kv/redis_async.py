@@ -9,7 +9,8 @@ it. A call that is cancelled closes its connections.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from millpond.errors import UnavailableError
 from millpond.kv.expiry import wall_ms
@@ -31,8 +32,8 @@ class AsyncRedisStore:
 
     Example::
 
-        store = AsyncRedisStore("redis+cluster://one:7000,two:7000")
-        await store.get_many([Get("route.batch", b"EWR|UA")])
+        async with AsyncRedisStore("redis+cluster://one:7000,two:7000") as store:
+            await store.get_many([Get("route.batch", b"EWR|UA")])
     """
 
     def __init__(self, url: str | RedisOptions, *, clock: Callable[[], int] = wall_ms, **options: Any) -> None:
@@ -87,6 +88,14 @@ class AsyncRedisStore:
         if self._connections is not None:
             await self._connections.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
     def __repr__(self) -> str:
         return f"AsyncRedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
 
@@ -121,6 +130,7 @@ class _LoopConnections:
     def __init__(self, options: RedisOptions) -> None:
         self.loop = asyncio.get_running_loop()
         self._options = options
+        self._closed = False
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, asyncio.Semaphore] = {}
         self._exceptions = import_redis().exceptions
@@ -161,7 +171,7 @@ class _LoopConnections:
         if replies is None:
             await self._close_with_others(address, connection)
             return None
-        self._idle.setdefault(address, []).append(connection)
+        await self._give_back(address, connection)
         return None if self._hiredis.ReplyError in map(type, replies) else replies
 
     async def _exchanged(self, stream: Any, writer: Any, data: bytes, count: int) -> list[Any] | None:
@@ -174,7 +184,8 @@ class _LoopConnections:
         return replies.whole()
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those in use when they are given back."""
+        self._closed = True
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -211,8 +222,14 @@ class _LoopConnections:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._idle.setdefault(address, []).append(connection)
+        await self._give_back(address, connection)
         return replies
+
+    async def _give_back(self, address: Address, connection: Any) -> None:
+        if self._closed:
+            await connection.disconnect(nowait=True)
+        else:
+            self._idle.setdefault(address, []).append(connection)
 
     async def _close_with_others(self, address: Address, connection: Any) -> None:
         """Close a connection that failed, and the idle connections to its server."""

@@ -28,6 +28,7 @@ class Connections:
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
         self._pid = os.getpid()
+        self._closed = False
         self._idle: dict[Address, list[Any]] = {}
         self._permits: dict[Address, SimpleQueue[None]] = {}
         self._exceptions = import_redis().exceptions
@@ -85,7 +86,8 @@ class Connections:
         return None if replies is None or self._hiredis.ReplyError in map(type, replies) else replies
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and those in use when they are given back."""
+        self._closed = True
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -126,7 +128,7 @@ class Connections:
             return new_connection(self._options, address)
 
     def _give_back(self, address: Address, connection: Any, *, sound: bool) -> None:
-        if sound:
+        if sound and not self._closed:
             self._idle.setdefault(address, []).append(connection)
         else:
             connection.disconnect()

@@ -177,7 +177,7 @@ class KVStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the store holds. May be called twice."""
+        """Release what the store holds. May be called twice. The stores of Millpond do it at the end of a `with`."""
         ...
 
 

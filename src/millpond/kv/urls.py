@@ -8,7 +8,6 @@ from millpond.errors import OptionError
 from millpond.kv.lmdb import LmdbStore
 from millpond.kv.memory import MemoryStore
 from millpond.kv.redis import RedisStore
-from millpond.kv.store import WalkableStore
 from millpond.masking import masked, split_url
 
 _LMDB_OPTIONS: options.Known = {
@@ -17,8 +16,8 @@ _LMDB_OPTIONS: options.Known = {
 }
 
 
-def open_store(url: str) -> WalkableStore:
-    """Return the store that a URL names; the query of the URL has its options.
+def open_store(url: str) -> MemoryStore | LmdbStore | RedisStore:
+    """Return the store that a URL names; the query of the URL has its options. It may be used in a `with` statement.
 
     | URL | store |
     |---|---|

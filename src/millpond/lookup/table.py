@@ -6,6 +6,7 @@ opens the same table. `stats` adds up the counters of all processes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
@@ -163,7 +164,7 @@ class LookupTable:
         if isinstance(provider, FullCachingLookupProvider):
             return FullCachingLookup(
                 provider.scan,
-                provider.trigger or _trigger(self.options),
+                self._trigger(provider),
                 metrics,
                 retries,
                 clock,
@@ -306,11 +307,13 @@ class LookupTable:
         self._closed = self.stats().since(LookupStats())
         opened, elsewhere = self._opened, self._elsewhere
         self._opened, self._elsewhere = [], []
-        for lookup in opened:
-            if not isinstance(lookup, AsyncPartialCachingLookup):
-                lookup.close()
-        for each in elsewhere:
-            each.close()
+        with ExitStack() as closing:
+            # Each is closed, whatever the others raise.
+            for each in reversed(elsewhere):
+                closing.callback(each.close)
+            for lookup in reversed(opened):
+                if not isinstance(lookup, AsyncPartialCachingLookup):
+                    closing.callback(lookup.close)
 
     def __enter__(self) -> Self:
         return self
@@ -338,6 +341,13 @@ class LookupTable:
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
         return DefaultLookupCache(**asdict(self._limits()), hit_rate_curve=self.options.hit_rate_curve, clock=clock)
+
+    def _trigger(self, provider: FullCachingLookupProvider) -> CacheReloadTrigger | None:
+        """Return a trigger of one opening's own: the provider's, or a copy if that is in use, or one by the options."""
+        if provider.trigger is None:
+            return _trigger(self.options)
+        in_use = any(isinstance(lookup, FullCachingLookup) and lookup.is_open for lookup in self._opened)
+        return deepcopy(provider.trigger) if in_use else provider.trigger
 
     def _limits(self) -> ColumnCacheLimits:
         return ColumnCacheLimits(

@@ -116,10 +116,14 @@ class _Pusher:
         self._exporter = OTLPMetricExporter(endpoint=endpoint, headers=dict(headers or {}), timeout=_TIMEOUT_SECONDS)
 
     def push(self) -> None:
-        """Send the current metrics."""
+        """Send the current metrics. If they cannot be read, this is logged, and the next push tries again."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        data = metrics_data(self._families(), self._attributes, self._began_ns, self._now_ns())
+        try:
+            data = metrics_data(self._families(), self._attributes, self._began_ns, self._now_ns())
+        except Exception:
+            log.exception("the metrics could not be read, and were not pushed to %s", self._endpoint)
+            return
         with self._lock:
             try:
                 arrived = self._exporter.export(data) is MetricExportResult.SUCCESS

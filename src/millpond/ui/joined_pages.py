@@ -9,6 +9,7 @@ Invariant: a page that does not answer is left out, and the overview names it.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
@@ -113,7 +114,7 @@ class _Pages:
                 return Posted(response.status, response.read())
         except HTTPError as error:
             return Posted(error.code, error.read())
-        except (URLError, OSError) as error:
+        except (URLError, OSError, HTTPException) as error:
             raise UnavailableError(f"{url} does not answer: {error}.") from error
 
 

@@ -1,7 +1,9 @@
 """One batch joined by position gives what a loop over rows gives."""
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError, UnavailableError
 from millpond.lookup import FoundColumns, LookupTable, MappedTable, PythonLookup
+from millpond.lookup.caches import column_file
+from millpond.lookup.functions.keys import KeyCheck
 from millpond.spark.lookup import files as lookup_files
 from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.files import Published
@@ -316,3 +320,41 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_files, "MappedTable", read_late)
     (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
     assert joined.column(2).to_pylist() == [2]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_column_of_text_too_large_for_its_type_is_held_and_joined(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(column_file, "_MOST_BYTES", 10)
+    texts = pa.chunked_array([pa.array(["one text"], kind), pa.array(["another"], kind)])
+    table = pa.table({"code": ["a", "b"], "hour": pa.array([1, 1]), "gate": texts})
+    MappedTable.of(table, ["code", "hour"], tmp_path / "1.table")
+    plan = make_plan(tmp_path, table_id=f"large {kind}")
+    plan = replace(plan, wanted=replace(plan.wanted, row_fields=(pa.field("gate", kind),)))
+    (joined,) = join_batches(plan, iter([make_batch([("b", 1), ("c", 1)])]), lambda _: None)
+    assert joined.column(2) == pa.array(["another", None], kind)
+
+
+def test_a_key_that_the_column_cannot_hold_is_invalidated_nowhere_and_stops_no_other():
+    local = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    schema = pa.schema([("n", pa.int32()), ("price", pa.decimal128(9, 2))])
+    driver = invalidations.PublishedInvalidations("gates", schema, local)
+    try:
+        driver.add([(1 << 70, 1), (5, Decimal("1E+100")), (7, 2)])
+        driver.add([(Decimal("8.0"), 3)])
+        heard = invalidations.Invalidated.decode(driver.place.newest())
+        assert heard.since(1) == [(8, Decimal("3.00"))]
+        assert KeyCheck("gates", schema)(heard.since(0)) == [(7, Decimal("2.00")), (8, Decimal("3.00"))]
+    finally:
+        driver.close()
+
+
+def test_an_invalidation_that_fails_leaves_nothing_to_the_next():
+    local = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    driver = invalidations.PublishedInvalidations("gates", KEYS, local)
+    try:
+        with pytest.raises(UnicodeEncodeError):
+            driver.add([("\ud800", 1)])
+        driver.add([("a", 2)])
+        assert invalidations.Invalidated.decode(driver.place.newest()).since(0) == [("a", 2)]
+    finally:
+        driver.close()

@@ -251,15 +251,15 @@ class AsyncPartialCachingLookup(AsyncLookupFunction):
                         raise
                     halves.failed(part, error)
         except BaseException:
-            self._metrics.failed(len(keys))
             self._current(keys, load)
+            self._metrics.failed(len(keys))
             raise
         answers.failures.update(halves.failures)
-        self._metrics.failed(len(answers.failures))
-        self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
         for key in self._current(keys, load):
             if self._cache is not None and key in answers.rows:
                 self._cache.put(key, answers.rows[key])
+        self._metrics.failed(len(answers.failures))
+        self._metrics.loaded(len(answers.rows), self._clock() - started_ms)
         return answers
 
     async def _ask(self, keys: list[Key]) -> dict[Key, Rows]:

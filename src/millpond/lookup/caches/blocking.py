@@ -10,6 +10,7 @@ the loop would wait for itself, so it raises an error.
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from millpond.errors import OptionError, UnavailableError
@@ -32,11 +33,16 @@ class BlockingLookup(LookupFunction):
         self._lookup = lookup
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._opening = threading.Lock()
+        self._starting = threading.Lock()
 
     def open(self) -> None:
-        """Start the loop and open the lookup in it."""
-        if self._loop is not None:
-            return
+        """Start the loop and open the lookup in it. A concurrent `open` waits for this one."""
+        with self._opening:
+            if self._loop is None:
+                self._open()
+
+    def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="millpond-lookup", daemon=True)
         self._thread.start()
@@ -47,7 +53,7 @@ class BlockingLookup(LookupFunction):
             raise
 
     def close(self) -> None:
-        """Close the lookup and end the loop.
+        """Close the lookup and end the loop. Lookups under way fail with an `UnavailableError`.
 
         Raises:
             UnavailableError: the source did not close in time.
@@ -101,19 +107,38 @@ class BlockingLookup(LookupFunction):
         self._wait(forget())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        if self._loop is None or threading.current_thread() is self._thread:
-            coroutine.close()
-            raise OptionError(
-                "this lookup is not open; call open(), or use it in a with statement"
-                if self._loop is None
-                else "a blocking lookup was called in its own event loop; await the asynchronous one there"
-            )
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
+        with self._starting:
+            # Under the lock, so that `_stop` cancels whatever was started before.
+            if self._loop is None or threading.current_thread() is self._thread:
+                coroutine.close()
+                raise OptionError(
+                    "this lookup is not open; call open(), or use it in a with statement"
+                    if self._loop is None
+                    else "a blocking lookup was called in its own event loop; await the asynchronous one there"
+                )
+            started = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return started.result(timeout_s)
+        except CancelledError as error:
+            raise UnavailableError(
+                f"lookup table {self._lookup.name!r} was closed during this lookup; close it after its last lookup"
+            ) from error
 
     def _stop(self) -> None:
-        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        with self._starting:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(_end(loop), loop)
             thread.join(_CLOSE_S)
             if not thread.is_alive():
                 loop.close()
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Stop a loop, after cancelling whatever still runs there, so that no thread waits for it for ever."""
+    others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_CLOSE_S / 2)
+    loop.stop()

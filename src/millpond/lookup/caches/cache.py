@@ -15,6 +15,7 @@ from millpond.cache import Cache, monotonic_ms, new_cache
 from millpond.cache.api import Clock, Policy
 from millpond.cache.curves import record, recordings_of
 from millpond.cache.curves.recording import Recording
+from millpond.cache.steady_clock import SteadyClock
 from millpond.errors import DataError
 from millpond.lookup.caches.entry_bytes import entry_weigher
 from millpond.lookup.functions.function import Key, Row, Rows
@@ -160,7 +161,7 @@ class DefaultLookupCache:
             "clock": clock,
         }
         self._cache_missing_key = cache_missing_key
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         self._expire_ms, self._refresh_ms = expire_after_write_ms, refresh_after_write_ms
         self._stale_ms, self._jitter_ms = stale_if_error_ms, expiry_jitter_ms
         self._written_ms: dict[Key, int] | None = None

@@ -44,7 +44,7 @@ def cached(
     - Concurrent miss: one caller runs the function, and the others wait for its result or exception.
 
     Args:
-        cache: the cache to use instead of a `DefaultLookupCache`.
+        cache: the cache to use instead of a `DefaultLookupCache`, for this function alone.
         retries: how an `UnavailableError`, `ConnectionError` or `TimeoutError` is tried again; by default never.
         recorder: receives the metrics, under the function's name.
         limits: the arguments of `DefaultLookupCache`, such as `max_rows`, `max_bytes`, `expire_after_access_ms`,
@@ -66,9 +66,12 @@ def cached(
     """
     if cache is not None and limits:
         raise OptionError(f"cached: {', '.join(limits)} have no effect on a cache that is given; set its own limits")
-    remembers = DefaultLookupCache(**limits) if cache is None else cache
+    if cache is None:
+        DefaultLookupCache(**limits)  # raises for wrong limits, before a function is decorated
 
     def wrap(function: Callable[P, R]) -> "CachedFunction[P, R]":
+        # Each function needs a cache of its own: the key has only the arguments.
+        remembers = DefaultLookupCache(**limits) if cache is None else cache
         return CachedFunction(function, remembers, Retries(0) if retries is None else retries, recorder)
 
     return wrap

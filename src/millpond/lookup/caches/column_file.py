@@ -21,6 +21,8 @@ Scanned: TypeAlias = pa.Table | pa.RecordBatchReader
 Columns: TypeAlias = Generator[tuple[str, pa.Array], None, None]
 
 _ALIGNED = 64
+_MOST_BYTES = (1 << 31) - 1
+"""The most bytes of a column of text or bytes, unless it has a large type."""
 
 
 class Sink(Protocol):
@@ -108,10 +110,9 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = whole.chunk(0) if whole.num_chunks == 1 else column.cast(wide or column.type).combine_chunks()
-    return whole
+    if wide is not None and column.nbytes > _MOST_BYTES:
+        column = column.cast(wide)
+    return column.combine_chunks()
 
 
 def pad(file: Sink) -> None:

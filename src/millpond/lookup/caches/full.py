@@ -132,18 +132,28 @@ class FullCachingLookup(LookupFunction):
         self._asked_for: Future[None] | None = None
 
     def open(self) -> None:
-        """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one."""
+        """Load the table and start the trigger; raise what the load raises. A concurrent `open` waits for this one.
+
+        An open table is not loaded again, unless a reload failed for good.
+        """
         with self._opening:
-            if not self._cache.is_loaded or self._closed:
+            if not self.is_open or self._failure is not None:
                 self._open()
 
     def _open(self) -> None:
         self._closed = False
+        try:
+            self._load(skip_unchanged=False)
+        except BaseException:
+            self._closed = True
+            raise
         self._failure = None
-        self._load(skip_unchanged=False)
         self._cache.open(self._metrics)
         if self._trigger is not None:
             self._trigger.open(self)
+            if self._closed:
+                # By another thread, during the load.
+                self._trigger.close()
 
     def close(self) -> None:
         """Stop the trigger. The last table stays readable, and a reload under way does not replace it."""
@@ -152,6 +162,11 @@ class FullCachingLookup(LookupFunction):
             self._trigger.close()
         if isinstance(self._scan, Closeable):
             self._scan.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a table was loaded, and `close` was not called since."""
+        return self._cache.is_loaded and not self._closed
 
     def current(self) -> HeldTable:
         """Return the present table. Keep the reference for all lookups that should come from one table.
@@ -189,7 +204,19 @@ class FullCachingLookup(LookupFunction):
             if self._asked_for is not None:
                 return self._asked_for
             ended = self._asked_for = Future()
-        self._run(lambda: self._reload_for(ended))
+        try:
+            self._run(lambda: self._reload_for(ended))
+        except RuntimeError as error:
+            # The system has no thread left. The next request tries again.
+            with self._lock:
+                self._asked_for = None
+            self._metrics.failed(1)
+            ended.set_exception(
+                UnavailableError(
+                    f"{self._where}: a reload could not begin: {error}; the last good table stays, and the next "
+                    "request tries again. Let this process have more threads, or start fewer"
+                )
+            )
         return ended
 
     def reload(self) -> None:
@@ -218,11 +245,15 @@ class FullCachingLookup(LookupFunction):
         return {key: found.get(key, []) for key in keys}
 
     def _reload_for(self, ended: "Future[None]") -> None:
-        failure: Exception | None = None
-        with self._reloading:
-            with self._lock:
-                self._asked_for = None
-            failure = self._reloaded()
+        try:
+            with self._reloading:
+                with self._lock:
+                    self._asked_for = None
+                failure = self._reloaded()
+        except BaseException as error:
+            # For example the warning, if the program turns warnings into errors.
+            ended.set_exception(error)
+            raise
         if failure is None:
             ended.set_result(None)
         else:

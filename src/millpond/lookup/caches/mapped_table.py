@@ -61,7 +61,7 @@ from millpond.lookup.caches.table_footer import (
     remember_checked,
     write_footer,
 )
-from millpond.lookup.column_cache.key_hash import Hashes, equal, hashes, plain_column
+from millpond.lookup.column_cache.key_hash import Hashes, equal, hashes, key_array, plain_column
 from millpond.lookup.functions.function import Key, Rows
 from millpond.lookup.functions.keys import check_key_types
 
@@ -223,11 +223,8 @@ class MappedTable:
         """Return the rows of every key, with the given columns or with all columns of the table."""
         if not keys:
             return {}
-        asked = [
-            pa.array(values, key_type) if not _is_number(key_type) else pa.array(values)
-            for values, key_type in zip(zip(*keys, strict=True), self._key_types, strict=True)
-        ]
-        found = self.search(asked)
+        columns_of_keys = zip(zip(*keys, strict=True), self._key_types, strict=True)
+        found = self.search([key_array(values, key_type) for values, key_type in columns_of_keys])
         spans = zip(found.starts.tolist(), (found.starts + found.counts).tolist(), strict=True)
         spans_of = [self._places[start:end].tolist() for start, end in spans]
         taken = self.table if columns is None else self.table.select(columns)
@@ -370,7 +367,3 @@ def _same(plain: Sequence[pa.Array], order: npt.NDArray[Any], repeats: Positions
 
 def _buckets(mixed: Hashes, bits: int) -> Positions:
     return (mixed >> np.uint64(64 - bits)).astype(np.int64)
-
-
-def _is_number(key_type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(key_type) or pa.types.is_decimal(key_type))

@@ -86,11 +86,16 @@ class PartialCachingLookup(LookupFunction):
             self._cache.open(self._metrics)
 
     def close(self) -> None:
-        """Close the function and the cache, after waiting some seconds for a refresh under way."""
+        """Close the function and the cache, after waiting some seconds for a refresh under way.
+
+        The result of a load under way is not cached.
+        """
         self._background.close()
         self._function.close()
-        if self._cache is not None:
-            self._cache.close()
+        with self._lock:
+            self._in_flight.forget_all()
+            if self._cache is not None:
+                self._cache.close()
 
     @property
     def recording(self) -> Recording | None:
@@ -162,13 +167,17 @@ class PartialCachingLookup(LookupFunction):
             if mine:
                 request = Request()
                 self._in_flight.start(mine, request)
-        self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
-        if request is not None:
-            try:
+        try:
+            self._metrics.asked(hits=len(asked) - len(mine), misses=len(mine), repeats=repeats)
+            if request is not None:
                 answers.add(self._load(mine, request, isolate=isolate, metrics=self._metrics))
-            except UnavailableError:
-                if not self._took_stale(mine, answers):
-                    raise
+        except UnavailableError:
+            if not self._took_stale(mine, answers):
+                raise
+        finally:
+            if request is not None and not request.done.is_set():
+                # It has not begun: the recorder raised, or the thread was interrupted.
+                self._end(mine, request)
         return [key for key, under_way in others.items() if not self._taken_over(key, under_way, answers)]
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
@@ -244,8 +253,8 @@ class PartialCachingLookup(LookupFunction):
         else:
             metrics.failed(len(answers.failures))
         finally:
-            metrics.loaded(len(answers.rows), self._clock() - started_ms)
             self._end(mine, request)
+            metrics.loaded(len(answers.rows), self._clock() - started_ms)
         return Answers({key: list(rows) for key, rows in answers.rows.items()}, answers.failures)
 
     def _end(self, mine: list[Key], request: Request) -> None:

@@ -37,6 +37,7 @@ from millpond.lookup.caches.in_flight import needs_itself
 from millpond.lookup.column_cache.cache import ColumnCache
 from millpond.lookup.column_cache.chunks import Rows, joined_rows, taken_rows
 from millpond.lookup.column_cache.hashed_keys import HashedKeys
+from millpond.lookup.column_cache.key_hash import key_array
 from millpond.lookup.column_cache.recorded import RecordedColumns
 from millpond.lookup.functions.function import Key, LookupFunction
 from millpond.lookup.functions.keys import check_key_types
@@ -111,11 +112,13 @@ class ColumnCachingLookup:
             self._metrics.sizes(partial(self._locked, cache.__len__), partial(self._locked, lambda: cache.nbytes))
 
     def close(self) -> None:
-        """Close the function and empty the cache, after waiting some seconds for a refresh under way."""
+        """Close the function and empty the cache, after waiting some seconds for a refresh under way.
+
+        The result of a load under way is not cached.
+        """
         self._background.close()
         self._function.close()
-        if self._cache is not None:
-            self._locked(self._cache.clear)
+        self.invalidate(None)
 
     def __enter__(self) -> Self:
         self.open()
@@ -166,7 +169,7 @@ class ColumnCachingLookup:
         if not keys:
             return
         columns = zip(*keys, strict=True)
-        arrays = [_key_array(values, field.type) for values, field in zip(columns, self.key_schema, strict=True)]
+        arrays = [key_array(values, field.type) for values, field in zip(columns, self.key_schema, strict=True)]
         hashed, possible = HashedKeys.of(arrays, self.key_schema)
         hashed = hashed.take(np.flatnonzero(possible))
         with self._lock:
@@ -200,11 +203,16 @@ class ColumnCachingLookup:
                 others, mine, alone = self._under_way(batch, mine)
             asked = np.concatenate((mine, alone))
             if len(asked):
-                request = _Request(batch.hashed.take(asked), len(mine))
+                request = _Request(batch.hashed.take(asked), len(mine), self.row_schema)
                 self._in_flight.start(request.registered, request)
-        self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
-        if request is not None:
-            self._load(batch, asked, request, isolate=isolate)
+        try:
+            self._metrics.asked(hits=len(places) - len(asked), misses=len(asked))
+            if request is not None:
+                self._load(batch, asked, request, isolate=isolate)
+        finally:
+            if request is not None and not request.done.is_set():
+                # It has not begun: the recorder raised, or the thread was interrupted.
+                self._end(request, ColumnAnswers())
         again = [self._taken_over(batch, other, pairs) for other, pairs in others.items()]
         return np.concatenate(again) if again else places[:0]
 
@@ -235,7 +243,7 @@ class ColumnCachingLookup:
         if not free:
             return
         numbers = np.array(free, np.int64)
-        request = _Request(hashed.take(numbers), len(numbers))
+        request = _Request(hashed.take(numbers), len(numbers), self.row_schema)
         request.owner = NOBODY
         keys = [pc.take(column, pa.array(due[numbers])) for column in batch.keys]
 
@@ -331,7 +339,7 @@ class ColumnCachingLookup:
 
     def _taken_over(self, batch: "_Batch", request: "_Request", pairs: list[tuple[int, int]]) -> Positions:
         """Wait for another thread's request and take its answers. Return the positions of keys without one."""
-        key = tuple(column[pairs[0][0]].as_py() for column in batch.keys)
+        key = tuple(str(column[pairs[0][0]]) for column in batch.keys)
         with self._lock:
             self._in_flight.wait_for(key, request)
         try:
@@ -393,13 +401,13 @@ class _Request(Flight):
 
     __slots__ = ("_numbers", "answered", "error", "failures", "keys", "registered", "rows")
 
-    def __init__(self, keys: HashedKeys, registered: int) -> None:
+    def __init__(self, keys: HashedKeys, registered: int, row_schema: pa.Schema) -> None:
         super().__init__()
         self.keys = keys
         self.registered = list(dict.fromkeys(keys.hashes[:registered].tolist()))
         self._numbers: dict[int, int] | None = None
         self.answered = np.zeros(0, np.int64)
-        self.rows = Rows(self.answered, self.answered, empty(pa.schema([])))
+        self.rows = Rows(self.answered, self.answered, empty(row_schema))
         self.failures: Mapping[int, Exception] = {}
         self.error: Exception | None = None
 
@@ -429,8 +437,3 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
     arrays = [pa.array([], column.type) for column in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _key_array(values: Sequence[object], key_type: pa.DataType) -> pa.Array:
-    number = pa.types.is_integer(key_type) or pa.types.is_decimal(key_type)
-    return pa.array(values) if number else pa.array(values, key_type)

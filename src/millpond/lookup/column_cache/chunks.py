@@ -5,9 +5,10 @@ the rows of each entry begin. Two arrays indexed by slot tell each entry's chunk
 invariants: the arrays of a chunk never change; an entry of a chunk is *live* while the two arrays point at it.
 
 Merging keeps the number of chunks small. A new chunk is merged with the one before while that is less than twice as
-heavy. So the number of chunks is at most logarithmic in the number of entries, and so is the number of times that an
-entry is copied. A chunk whose dead entries exceed a quarter of its weight is rewritten without them. So the chunks
-weigh at most a third more than the live entries.
+heavy, and the two have at most a gibibyte. So the number of chunks is at most logarithmic in the number of entries,
+apart from one for each gibibyte, and so is the number of times that an entry is copied. A chunk whose dead entries
+exceed a quarter of its weight is rewritten without them. So the chunks weigh at most a third more than the live
+entries.
 
 Source: the logarithmic method of Bentley and Saxe, "Decomposable searching problems" (1980).
 """
@@ -26,6 +27,9 @@ from millpond.lookup.column_cache.hashed_keys import HashedKeys
 Positions = npt.NDArray[np.int64]
 
 _MOST_DEAD = 0.25
+_MOST_BYTES = 1 << 30
+"""The most bytes of merged chunks. A column of text has at most twice as many, because Arrow counts them in 32 bits."""
+
 _NOWHERE = -1
 
 
@@ -110,6 +114,8 @@ class Chunks:
         while len(self._chunks) > 1:
             before, last = list(self._chunks)[-2:]
             if self._chunks[before].live >= 2 * self._chunks[last].live:
+                return
+            if self._chunks[before].nbytes + self._chunks[last].nbytes > _MOST_BYTES:
                 return
             self._merge(before, last)
 

@@ -14,12 +14,14 @@ number generators", 2014).
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from millpond.lookup.functions.keys import plain_value
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
@@ -27,6 +29,8 @@ _STEP = 0x9E3779B97F4A7C15
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _WORD = 8
 _WORD_BITS = 64
+_SIGNED, _UNSIGNED = (-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)
+"""The least and the greatest whole number of 64 bits."""
 
 
 def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
@@ -43,9 +47,7 @@ def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
     if types.is_decimal(key_type):
         return pa.array([_text(value) for value in column.to_pylist()], pa.large_binary())
     if types.is_integer(key_type):
-        if types.is_decimal(column.type):
-            return pa.array([_whole(value) for value in column.to_pylist()], pa.int64())
-        return column.cast(pa.int64())
+        return _words(column, unsigned=types.is_uint64(key_type))
     if types.is_boolean(key_type):
         return column.cast(pa.int8()).cast(pa.int64())
     if types.is_timestamp(key_type):
@@ -57,6 +59,27 @@ def plain_column(column: pa.Array, key_type: pa.DataType) -> pa.Array:
     if types.is_duration(key_type):
         return column.cast(pa.duration("us")).cast(pa.int64())
     return column.cast(pa.large_binary())
+
+
+def key_array(values: Sequence[Any], key_type: pa.DataType) -> pa.Array:
+    """Return checked values of a key column as an array. A value that no row of `key_type` can have becomes null.
+
+    >>> key_array([5, 1 << 70, Decimal("7.0")], pa.int32()).to_pylist()
+    [5, None, 7]
+    >>> key_array([Decimal("1E+9"), 7], pa.decimal128(9, 2)).to_pylist()
+    [None, Decimal('7.00')]
+    """
+    types = pa.types
+    if types.is_integer(key_type):
+        kind, (least, most) = (pa.uint64(), _UNSIGNED) if types.is_uint64(key_type) else (pa.int64(), _SIGNED)
+        return pa.array([int(value) if least <= value <= most else None for value in values], kind)
+    if types.is_decimal(key_type):
+        exact, digits = plain_value(key_type), key_type.precision - key_type.scale
+        numbers = (value if isinstance(value, Decimal) else Decimal(int(value)) for value in values)
+        return pa.array([exact(each) if not each or each.adjusted() < digits else None for each in numbers], key_type)
+    if types.is_fixed_size_binary(key_type):
+        return pa.array([value if len(value) == key_type.byte_width else None for value in values], key_type)
+    return pa.array(values, key_type)
 
 
 def hashes(columns: Sequence[pa.Array], seed: int = 0) -> Hashes:
@@ -126,9 +149,18 @@ def _text(value: Decimal | int | None) -> bytes | None:
     return (str(whole) if whole is not None else format(value, "f").rstrip("0")).encode()
 
 
-def _whole(value: Decimal | None) -> int | None:
-    whole = None if value is None else _whole_of_any_size(value)
-    return whole if whole is not None and -(1 << 63) <= whole < 1 << 63 else None
+def _words(column: pa.Array, *, unsigned: bool) -> pa.Array:
+    """Return whole numbers as 64-bit integers. An unsigned one from 2^63 on becomes negative."""
+    least, most = _UNSIGNED if unsigned else _SIGNED
+    if pa.types.is_decimal(column.type):
+        wholes = [None if value is None else _whole_of_any_size(value) for value in column.to_pylist()]
+        kind = pa.uint64() if unsigned else pa.int64()
+        column = pa.array([whole if whole is not None and least <= whole <= most else None for whole in wholes], kind)
+    elif unsigned and pa.types.is_signed_integer(column.type):
+        column = pc.if_else(pc.greater_equal(column, 0), column, None).cast(pa.uint64())
+    elif not unsigned and pa.types.is_uint64(column.type):
+        column = pc.if_else(pc.less_equal(column, pa.scalar(most, pa.uint64())), column, None)
+    return column.cast(pa.int64(), safe=not unsigned)
 
 
 def _whole_of_any_size(value: Decimal | int) -> int | None:

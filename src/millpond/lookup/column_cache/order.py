@@ -120,7 +120,8 @@ class TinyLfu:
             while len(self._slot_of) > self._max_entries or self._bytes > self._max_bytes:
                 gone.append(self._slot_of[self._order.victim()])
                 self._forget(gone[-1])
-        return np.array(gone, np.int64)
+        # An entry that an earlier one of the batch evicted, and that was then put itself, is there again.
+        return np.array([slot for slot in dict.fromkeys(gone) if slot not in self._hash_of], np.int64)
 
     def removed(self, slots: Slots) -> None:
         """Remove the entries. The counts of their uses remain."""

@@ -9,13 +9,14 @@ values are checked only if the set has a class that is not known to fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from functools import partial
 from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import DataError, OptionError
 from millpond.lookup.functions.function import Key
@@ -102,7 +103,8 @@ _SEEN_ONE_BY_ONE = (datetime, Decimal)
 class PlainKeys:
     """Converts the values of a checked key to the types of its columns, for sources that use their bytes or text.
 
-    Equal numbers of different types (`5`, `Decimal("5.0")`) have different bytes and text.
+    Equal numbers of different types (`5`, `Decimal("5.0")`), and equal moments in different zones, have different bytes
+    and text.
 
     >>> PlainKeys(pa.schema([("n", pa.int64()), ("price", pa.decimal128(9, 2))]))((Decimal("5.0"), 7))
     (5, Decimal('7.00'))
@@ -110,7 +112,7 @@ class PlainKeys:
 
     def __init__(self, key_schema: pa.Schema) -> None:
         self._key_schema = key_schema
-        self._plain = [_plain(field.type) for field in key_schema]
+        self._plain = [plain_value(field.type) for field in key_schema]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlainKeys, (self._key_schema,)
@@ -120,13 +122,52 @@ class PlainKeys:
         return tuple(plain(value) for plain, value in zip(self._plain, key, strict=True))
 
 
-def _plain(key_type: pa.DataType) -> Callable[[Any], Any]:
+def plain_value(key_type: pa.DataType) -> Callable[[Any], Any]:
+    """Return a function that converts a checked value of a key column to the column's type."""
     if pa.types.is_integer(key_type):
         return int
     if pa.types.is_decimal(key_type):
         unit = Decimal(1).scaleb(-key_type.scale)
-        return lambda value: _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
+        # `plus` makes a negative zero positive.
+        return lambda value: _WIDE.plus(
+            _WIDE.quantize(value if isinstance(value, Decimal) else Decimal(int(value)), unit)
+        )
+    if pa.types.is_timestamp(key_type) and key_type.tz is not None:
+        return lambda value: value.astimezone(UTC)
     return lambda value: value
+
+
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
+
+
+def python_keys(columns: Sequence[pa.Array]) -> tuple[list[int], list[Key]]:
+    """Return the keys in columns as Python tuples, and their positions.
+
+    A key with a date that Python does not have, before year 1 or after 9999, is left out: no row in Python can have it.
+
+    >>> python_keys([pa.array([0, 3_000_000], pa.date32())])
+    ([0], [(datetime.date(1970, 1, 1),)])
+    """
+    possible = None
+    for column in columns:
+        if pa.types.is_date32(column.type):
+            there = pc.and_(*_between(column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY))
+        elif pa.types.is_timestamp(column.type):
+            microseconds = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+            there = pc.and_(*_between(microseconds, _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1))
+        else:
+            continue
+        possible = there if possible is None else pc.and_(possible, there)
+    places = list(range(len(columns[0])))
+    if possible is not None and not pc.all(possible, min_count=0).as_py():
+        taken = pc.indices_nonzero(pc.fill_null(possible, True))
+        columns, places = [column.take(taken) for column in columns], taken.to_pylist()
+    return places, list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def _between(column: pa.Array, least: int, most: int) -> tuple[pa.Array, pa.Array]:
+    return pc.greater_equal(column, least), pc.less_equal(column, most)
 
 
 def _has_room(key_type: pa.DataType, value: Decimal) -> bool:

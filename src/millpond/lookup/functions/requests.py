@@ -18,7 +18,7 @@ from millpond.errors import DataError
 from millpond.lookup.functions.answers import Answers, Halves, checked_answer, is_of_a_key
 from millpond.lookup.functions.columns import AnswersInColumns, FoundColumns
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
-from millpond.lookup.functions.keys import KeyCheck
+from millpond.lookup.functions.keys import KeyCheck, python_keys
 from millpond.lookup.functions.retry import Retries
 
 Positions = npt.NDArray[np.int64]
@@ -62,6 +62,8 @@ class Requests:
         If a batched request fails and `isolate` is set, its keys are asked for again in halves, until the failing keys
         are found. Without `isolate` the failure is raised.
         """
+        if not keys:
+            return
         halves = Halves(keys)
         batched = self._function.batched
         parts = iter(halves.next, None) if batched else ([key] for key in keys)
@@ -103,8 +105,8 @@ class Requests:
         return self._function.batched or isinstance(self._function, AnswersInColumns)
 
     def _rows_as_columns(self, keys: Sequence[pa.Array], answers: ColumnAnswers, *, isolate: bool) -> None:
-        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
-        number_of = {key: number for number, key in enumerate(asked)}
+        places, asked = python_keys(keys)
+        number_of = dict(zip(asked, places, strict=True))
         in_rows = Answers()
         try:
             self.rows(self._check(asked), in_rows, isolate=isolate)

@@ -60,6 +60,9 @@ class Condition:
     def arrow(self) -> pc.Expression:
         """Return the condition as an Arrow expression."""
         field = pc.field(self.column)
+        if self.operator in ("in", "not in") and not self.value:
+            # Arrow takes an empty list for one of nulls, which no column compares with.
+            return pc.scalar(False) if self.operator == "in" else field.is_valid()
         if self.operator == "in":
             return field.isin(list(self.value))
         if self.operator == "not in":

@@ -20,7 +20,7 @@ from millpond.errors import OptionError
 from millpond.lookup.functions.async_function import AsyncLookupFunction
 from millpond.lookup.functions.function import Key, LookupFunction, Rows
 from millpond.lookup.push_down.conditions import Conditions, RowFilter, arrow_filter
-from millpond.lookup.reload.scan import KnowsVersion, LookupScan
+from millpond.lookup.reload.scan import Closeable, KnowsVersion, LookupScan
 from millpond.suggestions import hint
 
 F = TypeVar("F", LookupFunction, AsyncLookupFunction)
@@ -164,6 +164,10 @@ class _NarrowedScan:
 
     def version(self) -> Hashable | None:
         return self._scan.version() if isinstance(self._scan, KnowsVersion) else None
+
+    def close(self) -> None:
+        if isinstance(self._scan, Closeable):
+            self._scan.close()
 
     def __repr__(self) -> str:
         return repr(self._scan)

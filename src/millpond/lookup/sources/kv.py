@@ -15,6 +15,7 @@ can still be read, and are recognized by their first byte, which begins a Messag
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from decimal import InvalidOperation
 from typing import Any
 
 import msgspec
@@ -82,12 +83,13 @@ class KvLookup(LookupFunction):
 
     def lookup_many(self, keys: Sequence[Key]) -> dict[Key, Rows]:
         """Return the rows of every key, by one read."""
-        encoded = [_encoded(self._plain(key)) for key in keys]
-        found = self._store.get_many([Get(self._dataset, key) for key in encoded])
-        return {
-            key: self._rows(stored_key, values[-1].value) if values else []
-            for key, stored_key, values in zip(keys, encoded, found, strict=True)
-        }
+        encoded = {key: stored_key for key in keys if (stored_key := self._stored_key(key)) is not None}
+        values = self._store.get_many([Get(self._dataset, stored_key) for stored_key in encoded.values()])
+        found: dict[Key, Rows] = {key: [] for key in keys}
+        for (key, stored_key), of_key in zip(encoded.items(), values, strict=True):
+            if of_key:
+                found[key] = self._rows(stored_key, of_key[-1].value)
+        return found
 
     def scan(self) -> pa.Table:
         """Return the whole dataset. Rows that are written during the scan may be included or not.
@@ -114,6 +116,13 @@ class KvLookup(LookupFunction):
             found = {self._key(read, key): self._rows(key, values[-1].value) for key, values in page}
             yield batch_of_rows(self._where, found, self.key_schema, self.row_schema)
             after = page[-1][0]
+
+    def _stored_key(self, key: Key) -> bytes | None:
+        """Return the store's key; None if `write_kv_table` could not have written it."""
+        try:
+            return _encoded(self._plain(key))
+        except (OverflowError, UnicodeEncodeError, InvalidOperation):
+            return None
 
     def _key(self, read: Sequence[Callable[[Any], Any]], encoded: bytes) -> Key:
         try:

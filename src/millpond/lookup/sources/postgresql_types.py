@@ -13,6 +13,7 @@ Source: PostgreSQL, `array_send` and the `*_recv` functions of the types.
 
 import ipaddress
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -154,30 +155,70 @@ def _decimal(where: str, column: CatalogColumn) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
+_MOMENTS = {
+    "date": (pa.int32(), -2_440_588, 2_145_042_905),
+    "timestamp": (pa.int64(), -210_866_803_200_000_000, (1 << 63) - 1),
+    "timestamptz": (pa.int64(), -210_866_803_200_000_000, (1 << 63) - 1),
+}
+"""The first and last moment that the type has, 4713 BC at the earliest, as Arrow counts it."""
+
+
 def possible(column: pa.Array, type_name: str) -> npt.NDArray[np.bool_] | None:
     """Return which keys are valid values of the type, since the database would reject the others; None means all."""
     if type_name == "uuid":
         matched: npt.NDArray[np.bool_] = pc.match_substring_regex(column, _UUID).to_numpy(zero_copy_only=False)
         return matched
+    if type_name in _MOMENTS:
+        counted, first, last = _MOMENTS[type_name]
+        moments = column.cast(counted).to_numpy()
+        there: npt.NDArray[np.bool_] = (moments >= first) & (moments <= last)
+        return there
     if type_name in _READERS:
         return np.fromiter((_reads(_READERS[type_name], text) for text in column.to_pylist()), np.bool_, len(column))
     return None
 
 
 def _read_json(text: str) -> None:
-    value = json.loads(text, parse_constant=_refuse)
-    # PostgreSQL's text, and so its jsonb, cannot hold NUL.
-    if "\\u0000" in text or "\\ud" in text.lower():
+    value = json.loads(text, parse_constant=_refuse, parse_float=_read_number)
+    # PostgreSQL's text, and so its jsonb, cannot hold NUL. It writes other characters as they are.
+    if _ESCAPED.search(text):
         _refuse(value)
+
+
+def _read_number(text: str) -> None:
+    """Refuse an exponent, which the database never writes, and which may be too large for it."""
+    if "e" in text.lower():
+        _refuse(text)
 
 
 def _refuse(value: Any) -> None:
     raise ValueError(value)
 
 
+def _read_address(text: str) -> None:
+    ipaddress.ip_interface(text)
+    _read_prefix(text)
+
+
+def _read_network(text: str) -> None:
+    ipaddress.ip_network(text)
+    _read_prefix(text)
+
+
+def _read_prefix(text: str) -> None:
+    """Refuse what Python reads and PostgreSQL does not: a mask in place of the number of bits, and a zone."""
+    if not _PREFIX.search(text) or "%" in text:
+        _refuse(text)
+
+
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d)", re.IGNORECASE)
+"""An escaped NUL or surrogate: after an even number of backslashes, which stand for themselves."""
+
+_PREFIX = re.compile(r"^[^/]*(?:/(?:0|[1-9][0-9]*))?$")
+
 _READERS: dict[str, Callable[[str], Any]] = {
-    "inet": ipaddress.ip_interface,
-    "cidr": ipaddress.ip_network,
+    "inet": _read_address,
+    "cidr": _read_network,
     "jsonb": _read_json,
 }
 

@@ -164,7 +164,7 @@ class RedisLookup(LookupFunction):
         columns = self.row_schema.names
         pipeline = self._client.pipeline(transaction=False)
         for name in names:
-            pipeline.hmget(name, columns)
+            pipeline.hmget(_stored(name), columns)
         answers = pipeline.execute()
         self._settle([place for place, values in enumerate(answers) if not any(map(_there, values))], names, answers)
         read = readers(self._where, self.row_schema)
@@ -179,8 +179,8 @@ class RedisLookup(LookupFunction):
             return
         pipeline = self._client.pipeline(transaction=True)
         for place in unclear:
-            pipeline.exists(names[place])
-            pipeline.hmget(names[place], self.row_schema.names)
+            pipeline.exists(_stored(names[place]))
+            pipeline.hmget(_stored(names[place]), self.row_schema.names)
         again = pipeline.execute()
         for place, exists, values in zip(unclear, again[::2], again[1::2], strict=True):
             answers[place] = values if exists else None
@@ -190,7 +190,7 @@ class RedisLookup(LookupFunction):
         # Not MGET, which reports a value of another kind as missing.
         pipeline = self._client.pipeline(transaction=False)
         for name in names:
-            pipeline.get(name)
+            pipeline.get(_stored(name))
         return [
             [] if text is None else [self._row(read, thing, name) for thing in self._parsed(text, name)]
             for name, text in zip(names, pipeline.execute(), strict=True)
@@ -224,6 +224,10 @@ class RedisLookup(LookupFunction):
 
     def __repr__(self) -> str:
         return f"RedisLookup({self._name!r})"
+
+
+def _stored(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
 
 
 def _there(value: object) -> bool:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from millpond.errors import DataError, MissingDependencyError, OptionError, UnavailableError
 from millpond.lookup.functions.columns import FoundColumns
 from millpond.lookup.functions.function import Key
-from millpond.lookup.functions.keys import check_key_types
+from millpond.lookup.functions.keys import check_key_types, python_keys
 from millpond.lookup.push_down.conditions import COMPARE, Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
 from millpond.lookup.sources.sql_types import arrow_type
@@ -132,8 +132,8 @@ class SqlAlchemyTable:
     def lookup_columns(self, keys: Sequence[pa.Array]) -> FoundColumns:
         """Return the rows of distinct keys, given as one array of the column's type for each key column."""
         _, row_schema = self.schemas()
-        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
-        numbers = {key: number for number, key in enumerate(asked)}
+        places, asked = python_keys(keys)
+        numbers = dict(zip(asked, places, strict=True))
         width = len(self._keys)
         _, engine = self._opened()
         step = _MOST_PARAMETERS.get(engine.dialect.name, _MOST_PARAMETERS_ELSE) // width

@@ -66,7 +66,7 @@ class ValueNames:
         """The pattern in the form of Redis' MATCH."""
 
     def of(self, key: Key) -> str:
-        """Return the name of a key's value.
+        """Return the name of a key's value. Bytes that are no UTF-8 are escaped as by `surrogateescape`.
 
         Raises:
             DataError: another key has the same name.
@@ -77,7 +77,8 @@ class ValueNames:
         return name
 
     def _name(self, key: Key) -> str:
-        return self._pattern.format(**dict(zip(self._key_schema.names, self._plain(key), strict=True)))
+        values = [_as_text(value) for value in self._plain(key)]
+        return self._pattern.format(**dict(zip(self._key_schema.names, values, strict=True)))
 
     def reader(self) -> Callable[[bytes], Key | None]:
         """Return a function that reads a name: it returns the name's key, or None if there is none.
@@ -123,6 +124,10 @@ class ValueNames:
         except DataError:
             # The values are not of the columns' types, so this is not a key.
             return None
+
+
+def _as_text(value: Any) -> Any:
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 
 def _cuts(text: str, after: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptionError
 from millpond.features.value_header import checked_body, with_header
 from millpond.lookup import Key, LookupTable
+from millpond.lookup.caches.column_file import one_chunk
+from millpond.lookup.column_cache.key_hash import key_array
+from millpond.lookup.functions.keys import python_keys
 from millpond.lookup.sources.debezium import changed_keys
 from millpond.spark.environment.folders import OwnedFolder, user_folder
 from millpond.spark.lookup.copies import FileServer, ServerAddress
@@ -53,8 +56,9 @@ def invalidate_from(table: LookupTable, *, debezium: str | None = None) -> Calla
 
     def invalidate(changes: DataFrame, _batch_id: int) -> None:
         if debezium is None:
-            rows = changes.select(*names).distinct().toLocalIterator()
-            table.invalidate([tuple(row) for row in rows])
+            # As Arrow: Spark's rows have local times without a zone.
+            keys = changes.select(*names).distinct().toArrow()
+            table.invalidate(python_keys([one_chunk(column) for column in keys.columns])[1])
             return
         messages = (row[0] for row in changes.select(debezium).toLocalIterator())
         table.invalidate(changed_keys(messages, table.key_schema))
@@ -157,7 +161,7 @@ class PublishedInvalidations:
         self._server: FileServer | None = None
         folder = self._owned.path
         try:
-            self._write(b"")
+            self._write(0, b"")
             self._server = served(session, lambda: newest_path(name, folder, _KEYS))
         except BaseException:
             self.close()
@@ -167,22 +171,23 @@ class PublishedInvalidations:
     def add(self, keys: Sequence[Key] | None) -> None:
         """Invalidate keys for every partition that begins after this call; None means all keys."""
         with self._lock:
-            self._version += 1
-            self._kept.append((self._version, list(keys or [])))
+            version, forgotten = self._version + 1, self._forgotten
+            kept = deque([] if keys is None else [*self._kept, (version, list(keys))])
             if keys is None:
-                self._kept.clear()
-                self._forgotten = self._version
-            while sum(len(each) for _, each in self._kept) > MOST_KEYS:
-                self._forgotten = self._kept.popleft()[0]
-            versions = [version for version, each in self._kept for _ in each]
-            columns = list(zip(*(key for _, each in self._kept for key in each), strict=True))
+                forgotten = version
+            while sum(len(each) for _, each in kept) > MOST_KEYS:
+                forgotten = kept.popleft()[0]
+            versions = [version for version, each in kept for _ in each]
+            columns = list(zip(*(key for _, each in kept for key in each), strict=True))
+            # A key that its column cannot hold becomes null, and concerns no row.
             arrays = [
-                pa.array(values, field.type)
+                key_array(values, field.type)
                 for values, field in zip(columns or [()] * len(self._schema), self._schema, strict=True)
             ]
             names = [_VERSION, *self._schema.names]
             table = pa.table([pa.array(versions, pa.int64()), *arrays], names=names)
-            self._write(Invalidated(self._version, self._forgotten, table).encode())
+            self._write(version, Invalidated(version, forgotten, table).encode())
+            self._kept, self._version, self._forgotten = kept, version, forgotten
 
     def close(self) -> None:
         """Stop the server and remove the file."""
@@ -190,10 +195,10 @@ class PublishedInvalidations:
             self._server.close()
         self._owned.close()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, version: int, data: bytes) -> None:
         folder = self._owned.path
         before = sorted(folder.glob(f"*{_KEYS}"))
-        unfinished = folder / f"{self._version:012d}.unfinished"
+        unfinished = folder / f"{version:012d}.unfinished"
         unfinished.write_bytes(data)
         unfinished.rename(unfinished.with_suffix(_KEYS))
         for outdated in before:

@@ -15,10 +15,12 @@ trade-off: a lookup join uses processing time, not event time, so a replayed bat
 Source: FLIP-221; Flink's processing-time lookup join.
 """
 
+import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -241,27 +243,42 @@ class _Planned:
 _PLANNED: dict[tuple[str, LookupTable, tuple[str, ...]], _Planned] = {}
 """Planned tables by application, table and columns. So a join that is made for every micro-batch keeps its caches."""
 
+_PLANNING: WeakKeyDictionary[LookupTable, threading.Lock] = WeakKeyDictionary()
+_ALL_PLANNING = threading.Lock()
+
 
 def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Planned:
-    context = df.sparkSession.sparkContext
-    key = (str(context.applicationId), table, columns)
-    if key not in _PLANNED:
-        used = None if set(columns) == set(table.row_schema.names) else list(columns)
-        full = table.options.mode == "FULL"
-        table_id = f"lookup_{uuid.uuid4().hex}"
-        queries = ReadingQueries(table_id)
-        published = PublishedTable(table, used, df.sparkSession, queries) if full else None
-        counted = context.accumulator(Counted(), SummedCounts())
-        note_table(table, lambda: cast("Counted", counted.value).reports())
-        told = None
-        if table.options.invalidation:
-            told = PublishedInvalidations(table.name, table.key_schema, df.sparkSession)
-        invalidate = None if told is None else told.add
-        table.watch(lambda: cast("Counted", counted.value).total(), lambda: _release(key), invalidate)
-        narrow = table if full or used is None else table.select(used)
-        _PLANNED[key] = _Planned(table_id, narrow, published, queries, counted, told)
-    _PLANNED[key].queries.add(df.sparkSession)
-    return _PLANNED[key]
+    with _planning(table):
+        key = (str(df.sparkSession.sparkContext.applicationId), table, columns)
+        if key not in _PLANNED:
+            _PLANNED[key] = _newly_planned(df, table, columns, lambda: _release(key))
+        _PLANNED[key].queries.add(df.sparkSession)
+        return _PLANNED[key]
+
+
+def _planning(table: LookupTable) -> threading.Lock:
+    """Return the lock under which one thread at a time plans joins with a table, and loads it if it is a full one."""
+    with _ALL_PLANNING:
+        return _PLANNING.setdefault(table, threading.Lock())
+
+
+def _newly_planned(
+    df: DataFrame, table: LookupTable, columns: tuple[str, ...], release: Callable[[], None]
+) -> _Planned:
+    used = None if set(columns) == set(table.row_schema.names) else list(columns)
+    full = table.options.mode == "FULL"
+    table_id = f"lookup_{uuid.uuid4().hex}"
+    queries = ReadingQueries(table_id)
+    published = PublishedTable(table, used, df.sparkSession, queries) if full else None
+    counted = df.sparkSession.sparkContext.accumulator(Counted(), SummedCounts())
+    note_table(table, lambda: cast("Counted", counted.value).reports())
+    told = None
+    if table.options.invalidation:
+        told = PublishedInvalidations(table.name, table.key_schema, df.sparkSession)
+    invalidate = None if told is None else told.add
+    table.watch(lambda: cast("Counted", counted.value).total(), release, invalidate)
+    narrow = table if full or used is None else table.select(used)
+    return _Planned(table_id, narrow, published, queries, counted, told)
 
 
 def _release(key: tuple[str, LookupTable, tuple[str, ...]]) -> None:

@@ -19,8 +19,9 @@ import pyarrow as pa
 from millpond.cache import Cache, new_cache
 from millpond.cache.curves.telling import Telling
 from millpond.errors import DataError
-from millpond.lookup import Key, LookupOptions, LookupStats, LookupTable, MappedTable, PartialCachingLookup
+from millpond.lookup import LookupOptions, LookupStats, LookupTable, MappedTable, PartialCachingLookup
 from millpond.lookup.caches.partial_columns import ColumnCachingLookup
+from millpond.lookup.functions.keys import python_keys
 from millpond.lookup.metrics import Counting, counting
 from millpond.spark.environment.tracebacks import folded_texts
 from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted, level_now
@@ -50,7 +51,7 @@ class Matches:
     Attributes:
         starts: where the rows of each key begin.
         counts: how many rows each key has.
-        rows: the columns of the rows.
+        rows: the columns of the rows, in the types that Spark gives them or in the large ones of these.
         counted: the counters of this lookup.
         places: None if a key's rows are at `start` and following; else they are at `places[start]` and following.
         failures: by key number, the error of each failed key in one line, and with its traceback.
@@ -147,7 +148,7 @@ class PartialRows:
         if isinstance(self._lookup, ColumnCachingLookup):
             self._lookup.forget_missing(keys)
         else:
-            self._lookup.forget_missing(list(zip(*(column.to_pylist() for column in keys), strict=True)))
+            self._lookup.forget_missing(python_keys(keys)[1])
 
     def _matched_columns(self, lookup: ColumnCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
         matched = lookup.match(keys, isolate=self._wanted.dead_letter)
@@ -159,18 +160,21 @@ class PartialRows:
         return Matches(matched.rows.starts, matched.rows.counts, columns, self._counted(counted), failures=failures)
 
     def _matched_rows(self, lookup: PartialCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
-        asked: list[Key] = list(zip(*(column.to_pylist() for column in keys), strict=True))
+        places, asked = python_keys(keys)
         failures: dict[int, tuple[str, str]] = {}
         if self._wanted.dead_letter:
             each = lookup.lookup_each(asked)
             found = each.rows
             failures = {
-                number: folded_texts(each.failures[key]) for number, key in enumerate(asked) if key in each.failures
+                number: folded_texts(each.failures[key])
+                for number, key in zip(places, asked, strict=True)
+                if key in each.failures
             }
         else:
             found = lookup.lookup_many(asked)
         answers = [found.get(key, []) for key in asked]
-        counts = np.fromiter(map(len, answers), np.int64, len(asked))
+        counts = np.zeros(len(keys[0]), np.int64)
+        counts[places] = [len(answer) for answer in answers]
         rows = [row for answer in answers for row in answer]
         columns = [
             self._column([row[place] for row in rows], field)
@@ -210,6 +214,11 @@ def _of_another_type(wanted: RowsWanted, field: pa.Field, error: Exception) -> D
     )
 
 
+def is_large(kind: pa.DataType) -> bool:
+    """Return whether a column may be too large for the type that Spark gives it, so that only rows of it are cast."""
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
 class FullRows:
     """One version of a fully cached table. Its rows stay in the mapped file."""
 
@@ -218,7 +227,7 @@ class FullRows:
         self._table: MappedTable | None = table
         columns = [table.column(name) for name in wanted.columns]
         self._columns = [
-            column if column.type == field.type else column.cast(field.type)
+            column if column.type == field.type or is_large(column.type) else column.cast(field.type)
             for column, field in zip(columns, wanted.row_fields, strict=True)
         ]
 

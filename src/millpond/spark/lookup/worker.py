@@ -178,7 +178,10 @@ def join_batch(plan: JoinPlan, batch: pa.RecordBatch, numbers: Positions, matche
     kept = batch.select(range(plan.kept))
     if not once:
         kept = kept.take(pa.array(events))
-    columns = [pc.take(column, taken) for column in matches.rows]
+    columns = [
+        pc.take(column, taken).cast(field.type)
+        for column, field in zip(matches.rows, plan.wanted.row_fields, strict=True)
+    ]
     schema = _joined_schema(plan, batch)
     if plan.letter is not None:
         schema = schema.append(pa.field(DEAD_LETTER, plan.letter))

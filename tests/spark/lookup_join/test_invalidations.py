@@ -1,8 +1,11 @@
 """Invalidations that the driver publishes, and a cache that was not asked for a while."""
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 
+from millpond.lookup import LookupTable, PythonLookup
 from millpond.spark.lookup import invalidations
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
@@ -27,3 +30,24 @@ def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, sp
         assert (heard.since(5), heard.since(4)) == ([("b", 1)], None)
     finally:
         driver.close()
+
+
+def test_invalidated_times_and_bytes_are_those_of_the_table(spark):
+    asked = []
+    table = LookupTable(
+        "gates",
+        PythonLookup(
+            lambda at, code: asked.append((at, code)),
+            pa.schema([("at", pa.timestamp("us", "UTC")), ("code", pa.binary())]),
+            pa.schema([("gate", pa.int64())]),
+        ),
+        {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 9},
+    )
+    key = (datetime(2024, 7, 1, 12, tzinfo=UTC), b"JFK")
+    changes = spark.sql("select timestamp'2024-07-01 12:00:00Z' as at, cast('JFK' as binary) as code")
+    with table, table.open() as gates:
+        gates.lookup(key), gates.lookup(key)
+        assert len(asked) == 1
+        invalidations.invalidate_from(table)(changes, 0)
+        gates.lookup(key)
+    assert asked == [key, key]
