@@ -1,4 +1,4 @@
-"""`keyed(df, "key")`: PySpark's stateful API over warm state.
+"""`keyed(df, "key")`: PySpark's stateful API with state in memory beside the user's code.
 
 A processor written for `df.groupBy("key").transformWithState(...)` runs unchanged with
 `keyed(df, "key").transformWithState(...)`. This module plans the operator on the driver: the data is packed
