@@ -31,7 +31,7 @@ export function verdict(cache) {
   if (!asked) return ["unused", "Nobody has asked this cache yet."];
   const full = (fill(cache) ?? 1) > 0.9 && cache.evictions > 0;
   if (full && rateNow < 0.9) {
-    return ["too small", `It is full, and let ${number(cache.evictions)} entries go for want of room, while ${percent(1 - rateNow)} of requests missed. Give it a larger size.`];
+    return ["too small", `It is full, and has evicted ${number(cache.evictions)} entries, while ${percent(1 - rateNow)} of requests missed. Give it a larger size.`];
   }
   if (rateNow < 0.05 && asked > 1000) return ["little use", "Keys hardly come twice: this cache saves next to nothing."];
   return ["fine", full ? "It is full, and nearly all requests are hits." : "It has room for more entries."];

@@ -124,7 +124,7 @@ export function findings(history) {
   if (failed > 0) found.push(["bad", `${rate(failed)} calls fail with 500 or 503. See the log of the server.`]);
   if (recent("millpond_http_requests_total", "status=429") > 0) found.push(["warn", "Calls are refused because too many run at once. Add processes, or raise --max-in-flight."]);
   const [evicted, missed] = [recent("millpond_cache_evictions_total", "cause=size"), recent(CACHE, "result=miss")];
-  if (evicted > 0 && missed > 0) found.push(["warn", `Caches evict ${rate(evicted)} entries for want of room. Caches shows which are too small.`]);
+  if (evicted > 0 && missed > 0) found.push(["warn", `Caches evict ${rate(evicted)} entries because they are full. Caches shows which are too small.`]);
   if (recent("millpond_keyed_dead_letters_total") > 0) found.push(["warn", `Records are set aside as dead letters: ${rate(recent("millpond_keyed_dead_letters_total"))}. See Keyed queries.`]);
   if (recent("millpond_keyed_late_rows_total") > 0) found.push(["warn", `Rows are dropped because they are late: ${rate(recent("millpond_keyed_late_rows_total"))}. See Keyed queries.`]);
   for (const each of now.notices) found.push(["warn", each]);
