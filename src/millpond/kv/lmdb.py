@@ -36,7 +36,7 @@ _BYTES_A_BULK_WRITE = 64 << 20
 write random keys twice as fast as many small ones."""
 
 _LEAST_LOOKS = 16
-"""The least number of rows whose expiry a write checks; a larger write checks twice as many rows as it wrote."""
+"""The least number of due rows that a write looks at; a larger write looks at twice as many rows as it wrote."""
 
 
 class LmdbStore:
@@ -91,8 +91,7 @@ class LmdbStore:
         def write(transaction: Any) -> None:
             found = lmdb_layout.entered(transaction, dataset)
             lmdb_layout.write_rows(transaction, found, rows, now_ms)
-            if found.may_expire:
-                lmdb_layout.remove_expired(transaction, found, max(_LEAST_LOOKS, 2 * len(rows)), now_ms)
+            lmdb_layout.remove_expired(transaction, found, max(_LEAST_LOOKS, 2 * len(rows)), now_ms)
 
         self._open().write(write)
 

@@ -4,26 +4,33 @@ Place on the data path: between `LmdbStore`, which runs transactions, and the by
 works inside a transaction that it is given.
 
 Invariant: addresses sort in the order in which rows are read. So a range of tiles is one cursor walk, and a
-batch row of a `rows="one"` dataset is one look-up. This is layout 2; layout 1 had only the kinds marked *:
+batch row of a `rows="one"` dataset is one look-up. This is layout 3:
 
     0x00 format           -> version of this layout (1 byte) *
     0x01 dataset name     -> dataset id (4 bytes) *
     0x02 dataset id       -> nothing: the dataset was dropped, and its rows are still being removed *
     0x03                  -> the last dataset id that was given *
     0x04 dataset id       -> the declaration: ttl_ms (8; 0 is none), and whether it ever was above 0 (1)
-    0x05 dataset id       -> the 0x12 address where the next clean-up begins; absent: at the first
+    0x05 dataset id       -> layout 2 only: the 0x12 address where the next clean-up begins
     0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
     0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
-    0x12 dataset id, the rest of a row's address after its id -> when it expires (8, ms since 1970)
+    0x12 dataset id, the rest of a row's address after its id -> layout 2 only: when it expires
+    0x13 dataset id, when rows expire (8), number (4) -> their addresses (`lmdb_expiry`)
 
 All numbers are big-endian. The length keeps the rows of key "a" together though "ab" exists. Ids are
-never used twice. The highest bit of an id says that a key has one row, under 0x11. So a read looks up
-only the name. An environment stays in layout 1 until a dataset is declared.
+never used twice. The highest bit of an id says that a key has one row, under 0x11. The next bit says that the dataset
+is *timed*: what 0x10 or 0x11 holds of a row begins with when it expires (8, ms since 1970; 0 is never). So a read looks
+up only the name.
+
+Layout 1 had only the kinds marked *, and layout 2 no timed datasets. An environment is in layout 1 until a dataset is
+declared, and in layout 2 until one has a time to live. The first write to a dataset of layout 2 that has one, and a
+declaration that gives one to a dataset without, copies its rows to a timed dataset of the same name.
 
 Trade-off: LMDB's named databases would drop faster. But each is a handle in every process that ever
 saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with every upload.
 """
 
+import operator
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -31,6 +38,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
+from millpond.kv.lmdb_expiry import DUE, NEVER, log_expiries, packed_time, remove_due
 from millpond.kv.store import (
     MAX_KEY_BYTES,
     MAX_TIME_MS,
@@ -46,6 +54,7 @@ from millpond.kv.store import (
 FORMAT_KEY = b"\x00format"
 LAYOUT_1 = b"\x01"
 LAYOUT_2 = b"\x02"
+LAYOUT_3 = b"\x03"
 NAME = b"\x01"
 DROPPED = b"\x02"
 LAST_ID = b"\x03"
@@ -58,6 +67,9 @@ EXPIRY = b"\x12"
 _ONE_BIT = 1 << 31
 _ONE_BYTE = 0x80
 """`_ONE_BIT` in the first byte of an id."""
+_TIMED_BIT = 1 << 30
+_TIMED_BYTE = 0x40
+_EXPIRY_BYTES = len(NEVER)
 
 _ID = struct.Struct(">I")
 _LENGTH = struct.Struct(">H")
@@ -73,11 +85,17 @@ Transaction = Any
 
 
 class Dataset(NamedTuple):
-    """A dataset as the catalogue knows it; `may_expire` if some of its rows may have an expiry."""
+    """A dataset as the catalogue knows it."""
 
     id: bytes
     ttl_ms: int | None = None
-    may_expire: bool = False
+    expires_by_index: bool = False
+    """Whether its rows expire as in layout 2."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows begin with when they expire."""
+        return bool(self.id[0] & _TIMED_BYTE)
 
     @property
     def rows(self) -> str:
@@ -94,9 +112,9 @@ def catalogue_key(dataset: str) -> bytes:
 def check_format(transaction: Transaction, path: str) -> None:
     """Refuse an environment that something other than Millpond wrote, before a row is added to it."""
     found = transaction.get(FORMAT_KEY)
-    if found not in (LAYOUT_1, LAYOUT_2) and transaction.stat()["entries"]:
+    if found not in (LAYOUT_1, LAYOUT_2, LAYOUT_3) and transaction.stat()["entries"]:
         raise CorruptionError(
-            f"{path} holds an LMDB environment that is not Millpond's layout 1 or 2 (format {found!r}). "
+            f"{path} holds an LMDB environment that is not Millpond's layout 1, 2 or 3 (format {found!r}). "
             "Choose another path, or the version of Millpond that wrote it."
         )
 
@@ -105,16 +123,50 @@ def declare(transaction: Transaction, dataset: str, rows: str, ttl_ms: int | Non
     """Enter a dataset into the catalogue, or change when rows expire that are written from now on."""
     found = _found(transaction, dataset)
     if found is None:
-        found = Dataset(_enter(transaction, dataset, _ONE_BIT if rows == "one" else 0))
+        flags = (_ONE_BIT if rows == "one" else 0) | (0 if ttl_ms is None else _TIMED_BIT)
+        found = Dataset(_enter(transaction, dataset, flags))
     check_same_rows(dataset, found.rows, rows)
-    transaction.put(FORMAT_KEY, LAYOUT_2)
-    may_expire = found.may_expire or ttl_ms is not None
-    transaction.put(DECLARED + found.id, _DECLARATION.pack(ttl_ms or 0, may_expire))
+    if not found.timed and (ttl_ms is not None or found.expires_by_index):
+        found = _made_timed(transaction, dataset, found)
+    _declare(transaction, found, ttl_ms)
+
+
+def _declare(transaction: Transaction, dataset: Dataset, ttl_ms: int | None) -> None:
+    _raise_layout(transaction, LAYOUT_3 if dataset.timed else LAYOUT_2)
+    transaction.put(DECLARED + dataset.id, _DECLARATION.pack(ttl_ms or 0, dataset.timed))
+
+
+def _raise_layout(transaction: Transaction, least: bytes) -> None:
+    transaction.put(FORMAT_KEY, max(least, transaction.get(FORMAT_KEY)))
 
 
 def entered(transaction: Transaction, dataset: str) -> Dataset:
-    """Return the dataset of a name; a new one is entered as undeclared."""
-    return _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
+    """Return the dataset of a name, for a write; a new one is entered as undeclared."""
+    found = _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
+    return _made_timed(transaction, dataset, found) if found.expires_by_index else found
+
+
+def _made_timed(transaction: Transaction, dataset: str, former: Dataset) -> Dataset:
+    """Copy the rows of a dataset, with their expiries, to a timed one that takes its name. `sweep` removes the former.
+
+    Rows without an expiry stay without.
+    """
+    made = Dataset(_enter(transaction, dataset, _TIMED_BIT | (_ONE_BIT if former.rows == "one" else 0)), former.ttl_ms)
+    _declare(transaction, made, former.ttl_ms)
+    prefix, new_prefix = _rows_prefix(former.id), _rows_prefix(made.id)
+    cursor = transaction.cursor()
+    found = cursor.set_range(prefix)
+    while found and cursor.key().startswith(prefix):
+        copied = list(islice(cursor.iternext(), ROWS_PER_SWEEP))
+        last = copied[-1][0]
+        rests = [(address[len(prefix) :], value) for address, value in copied if address.startswith(prefix)]
+        expiries = [transaction.get(EXPIRY + former.id + rest, NEVER) for rest, _ in rests]
+        for (rest, value), expires in zip(rests, expiries, strict=True):
+            transaction.put(new_prefix + rest, expires + value)
+        log_expiries(transaction, made.id, [rest for rest, _ in rests], expiries)
+        found = cursor.set_range(last + b"\x00")
+    _forget_id(transaction, former.id)
+    return made
 
 
 def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
@@ -123,18 +175,17 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
     # The sort is stable: of equal addresses the last comes last, and replaces the others.
     order = sorted(range(len(puts)), key=unsorted.__getitem__)
     addresses, puts = [unsorted[place] for place in order], [puts[place] for place in order]
-    cursor = transaction.cursor()
     if dataset.rows == "one":
         time = _TIME.pack
         values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
     else:
         values = [put.value for put in puts]
-    cursor.putmulti(zip(addresses, values, strict=True))
-    if dataset.ttl_ms is not None:
-        cursor.putmulti(_expiries_of(addresses, puts, now_ms, dataset.ttl_ms))
-    elif dataset.may_expire:
-        for address in addresses:
-            transaction.delete(_expiry_address(address))
+    if dataset.timed:
+        expiries = _expiries(puts, now_ms, dataset.ttl_ms)
+        values = list(map(operator.add, expiries, values))
+        rest = len(_rows_prefix(dataset.id))
+        log_expiries(transaction, dataset.id, [address[rest:] for address in addresses], expiries)
+    transaction.cursor().putmulti(zip(addresses, values, strict=True))
 
 
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
@@ -147,13 +198,13 @@ def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
     return [prefixes[len(put.key)] + put.key + times[put.time_ms] for put in puts]
 
 
-def _expiries_of(
-    addresses: Sequence[bytes], puts: Sequence[Put], now_ms: int, ttl_ms: int
-) -> Iterator[tuple[bytes, bytes]]:
-    """Return for each row, in order, the address of its expiry and the time of it."""
+def _expiries(puts: Sequence[Put], now_ms: int, ttl_ms: int | None) -> list[bytes]:
+    """Return the packed time at which each row expires."""
+    if ttl_ms is None:
+        return [NEVER] * len(puts)
     each = {put.keep_until_ms: put for put in puts}.items()
-    expiries = {keep_until_ms: _TIME.pack(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
-    return ((EXPIRY + address[1:], expiries[put.keep_until_ms]) for address, put in zip(addresses, puts, strict=True))
+    expiries = {keep_until_ms: packed_time(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
+    return [expiries[put.keep_until_ms] for put in puts]
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:
@@ -171,7 +222,7 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
             else:
                 place = places[asked] = _place(transaction, get)
             if place is not None:
-                is_one, number, start, end = place
+                is_one, skipped, number, start, end = place
                 length = -1
         rows: list[TimedValue] = []
         found.append(rows)
@@ -186,6 +237,8 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
         prefix = prefix_of_length + key
         if is_one:
             row = transaction.get(prefix)
+            if row is not None and skipped:
+                row = row[skipped:]
             if row is not None and start <= row[:_TIME_BYTES] < end:
                 rows.append(TimedValue(time_of(row)[0] - _TIME_BIAS, row[_TIME_BYTES:]))
         elif set_range(prefix + start):
@@ -193,13 +246,13 @@ def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedV
             for address, value in cursor:
                 if address >= last:
                     break
-                rows.append(TimedValue(time_of(address, time_at)[0] - _TIME_BIAS, value))
+                rows.append(TimedValue(time_of(address, time_at)[0] - _TIME_BIAS, value[skipped:]))
     return found
 
 
-_Place = tuple[bool, bytes, bytes, bytes]
-"""Whether a key has one row; the prefix of the dataset's addresses; the first time and the end of a get, encoded as in
-addresses."""
+_Place = tuple[bool, int, bytes, bytes, bytes]
+"""Whether a key has one row; the bytes of a row's expiry; the prefix of the dataset's addresses; the first time and the
+end of a get, encoded as in addresses."""
 
 
 def _place(transaction: Transaction, get: Get) -> _Place | None:
@@ -211,8 +264,8 @@ def _place(transaction: Transaction, get: Get) -> _Place | None:
     number = transaction.get(catalogue_key(get.dataset))
     if number is None or start_ms >= end_ms:
         return None
-    prefix = _rows_prefix(number)
-    return prefix.startswith(ONLY_ROW), prefix, _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
+    prefix, skipped = _rows_prefix(number), _EXPIRY_BYTES if number[0] & _TIMED_BYTE else 0
+    return prefix.startswith(ONLY_ROW), skipped, prefix, _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
 
 
 def next_keys(
@@ -223,7 +276,7 @@ def next_keys(
     if known is None:
         return []
     prefix, one = _rows_prefix(known.id), known.rows == "one"
-    time_size = 0 if one else _TIME.size
+    time_size, skipped = 0 if one else _TIME.size, _EXPIRY_BYTES if known.timed else 0
     cursor = transaction.cursor()
     found: list[tuple[bytes, list[TimedValue]]] = []
     if cursor.set_range(prefix if after is None else prefix + _LENGTH.pack(len(after)) + after + _PAST_ALL_TIMES):
@@ -237,6 +290,7 @@ def next_keys(
                 if len(found) == most:
                     break
                 found.append((key, []))
+            value = value[skipped:]  # noqa: PLW2901 - without its expiry
             time = value if one else address[-_TIME.size :]
             row = TimedValue(_TIME.unpack_from(time)[0] - _TIME_BIAS, value[8:] if one else value)
             found[-1][1].append(row)
@@ -244,10 +298,10 @@ def next_keys(
 
 
 def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -> None:
-    """Remove all rows of some keys, with their expiries."""
-    known = _found(transaction, dataset)
-    if known is None:
+    """Remove all rows of some keys."""
+    if _found(transaction, dataset) is None:
         return
+    known = entered(transaction, dataset)
     cursor = transaction.cursor()
     for key in keys:
         if len(key) > MAX_KEY_BYTES:
@@ -255,36 +309,25 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
         prefix = _rows_prefix(known.id) + _LENGTH.pack(len(key)) + key
         for address in _addresses_of(cursor, prefix):
             transaction.delete(address)
-            if known.may_expire:
-                transaction.delete(_expiry_address(address))
 
 
 def remove_expired(transaction: Transaction, dataset: Dataset, looks: int, now_ms: int) -> None:
-    """Check `looks` expiries and remove the rows that are due. The next call, in any process, continues from there."""
-    prefix, place = EXPIRY + dataset.id, LOOKED_UP_TO + dataset.id
-    cursor = transaction.cursor()
-    if not cursor.set_range(transaction.get(place, prefix)):
-        transaction.delete(place)
-        return
-    looked_at = list(islice(cursor.iternext(), looks))
-    now = _TIME.pack(now_ms)
-    for address in [address for address, expires in looked_at if expires <= now and address.startswith(prefix)]:
-        transaction.delete(_rows_prefix(dataset.id) + address[len(prefix) :])
-        transaction.delete(address)
-    last: bytes = looked_at[-1][0]
-    if len(looked_at) == looks and last.startswith(prefix):
-        transaction.put(place, last + b"\x00")
-    else:
-        transaction.delete(place)
+    """Remove rows that have expired. Look at `looks` of those that are due, or some more."""
+    if dataset.timed:
+        remove_due(transaction, dataset.id, _rows_prefix(dataset.id), looks, now_ms)
 
 
 def forget_name(transaction: Transaction, dataset: str) -> None:
     """Take a dataset out of the catalogue; `sweep` removes its rows."""
     number = transaction.pop(catalogue_key(dataset))
     if number is not None:
-        transaction.delete(DECLARED + number)
-        transaction.delete(LOOKED_UP_TO + number)
-        transaction.put(DROPPED + number, b"")
+        _forget_id(transaction, number)
+
+
+def _forget_id(transaction: Transaction, number: bytes) -> None:
+    transaction.delete(DECLARED + number)
+    transaction.delete(LOOKED_UP_TO + number)
+    transaction.put(DROPPED + number, b"")
 
 
 def sweep(transaction: Transaction) -> bool:
@@ -295,7 +338,7 @@ def sweep(transaction: Transaction) -> bool:
     marker = cursor.key()
     number = marker[len(DROPPED) :]
     left = ROWS_PER_SWEEP
-    for prefix in (_rows_prefix(number), EXPIRY + number):
+    for prefix in (_rows_prefix(number), EXPIRY + number, DUE + number):
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
             if left == 0:
@@ -326,7 +369,7 @@ def _found(transaction: Transaction, dataset: str) -> Dataset | None:
     if declared is None:
         return Dataset(number)
     ttl_ms, may_expire = _DECLARATION.unpack(declared)
-    return Dataset(number, ttl_ms or None, bool(may_expire))
+    return Dataset(number, ttl_ms or None, bool(may_expire) and not number[0] & _TIMED_BYTE)
 
 
 def _enter(transaction: Transaction, dataset: str, flags: int) -> bytes:
@@ -342,10 +385,6 @@ def _enter(transaction: Transaction, dataset: str, flags: int) -> bytes:
 
 def _rows_prefix(number: bytes) -> bytes:
     return (ONLY_ROW if number[0] & _ONE_BYTE else ROW) + number
-
-
-def _expiry_address(address: bytes) -> bytes:
-    return EXPIRY + address[1:]
 
 
 def _addresses_of(cursor: Any, prefix: bytes) -> list[bytes]:
