@@ -119,6 +119,22 @@ def test_many_texts_are_the_same_bytes_as_each_alone(texts):
     assert codec.encode_many(asked) == [codec.encode(keys) for keys in asked]
 
 
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
+def test_many_longs_are_the_same_bytes_as_each_alone(numbers):
+    codec = KeyCodec("route", (Field("one", "long"),))
+    assert codec.encode_columns([numbers]) == [codec.encode([number]) for number in numbers]
+
+
+@pytest.mark.parametrize("wrong", [1 << 63, -(1 << 63) - 1, True, 1.0, "1"])
+def test_a_wrong_long_among_many_is_refused_as_it_is_alone(wrong):
+    codec = KeyCodec("route", (Field("one", "long"),))
+    with pytest.raises(DataError) as alone:
+        codec.encode([wrong])
+    with pytest.raises(DataError) as among_many:
+        codec.encode_columns([[7, wrong, 8]])
+    assert str(among_many.value) == str(alone.value)
+
+
 @pytest.mark.parametrize("wrong", [{"two": "x"}, {"one": 1}, {"one": "\ud800"}, {}, "EWR"])
 def test_a_wrong_key_among_many_is_refused_as_it_is_alone(wrong):
     codec = KeyCodec("route", (Field("one", "string"),))

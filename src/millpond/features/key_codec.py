@@ -12,6 +12,7 @@ files of the old ones stay.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from millpond.errors import DataError
@@ -192,7 +193,7 @@ def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:
 
 
 def _column_encoder(type_: DataType, encode: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], list[bytes | None]]:
-    """Return the function that encodes one part of many keys. Texts are encoded by loops in C."""
+    """Return the function that encodes one part of many keys. Texts and longs are encoded by loops in C."""
 
     def encode_column(values: Sequence[Any]) -> list[bytes | None]:
         return [None if value is None else encode(value) for value in values]
@@ -207,7 +208,15 @@ def _column_encoder(type_: DataType, encode: Callable[[Any], bytes]) -> Callable
         heads = {size: _pack_length(b"\x05", size) for size in set(map(len, texts))}
         return [heads[len(text)] + text for text in texts]
 
-    return encode_strings if type_.kind == "string" else encode_column
+    def encode_longs(values: Sequence[Any]) -> list[bytes | None]:
+        if set(map(type, values)) != {int}:
+            return encode_column(values)
+        try:
+            return list(map(_LONG.pack, repeat(b"\x03"), values))
+        except struct.error:
+            return encode_column(values)  # which names the faulty number
+
+    return {"string": encode_strings, "long": encode_longs}.get(type_.kind, encode_column)
 
 
 def _string_part(value: Any) -> bytes:

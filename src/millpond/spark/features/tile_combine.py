@@ -26,7 +26,7 @@ from millpond.features.cells.cell import Cell
 from millpond.features.columnar import Groups, collect_table, group_rows, store_table
 from millpond.features.types import DataType
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
+from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slots_of
 from millpond.spark.shuffle.arrow_lots import lots
 
 COMBINED_SCHEMA = "slot int, tiles binary, event_time timestamp"
@@ -113,17 +113,16 @@ def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordB
     by_key = group_rows(key_columns)
     groups = group_rows(pa.table({"key": by_key.numbers}), starts)
     keys = _encoded_keys(plan, key_columns.take(pa.array(by_key.first_rows)))
-    slots = np.fromiter(map(slot_of, keys), np.int32, len(keys))
     of_groups = by_key.numbers[groups.first_rows]
-    packed = packed_cells(plan, events, key_width, groups)
-    sizes = np.bincount(groups.numbers).tolist()
+    slots, group_starts = slots_of(keys)[of_groups], starts[groups.first_rows]
+    # In the order of the blocks, so that a block is a slice.
+    order = np.lexsort((group_starts, slots))
+    keys = _taken(keys, of_groups[order])
+    packed = _taken(packed_cells(plan, events, key_width, groups), order)
+    sizes = np.bincount(groups.numbers)[order].tolist()
     by_slot: dict[int, dict[int, CombinedTiles]] = {}
-    for slot, start_ms, group_numbers in _blocks(slots[of_groups], starts[groups.first_rows]):
-        by_slot.setdefault(slot, {})[start_ms] = CombinedTiles(
-            [keys[of_groups[number]] for number in group_numbers],
-            [packed[number] for number in group_numbers],
-            [sizes[number] for number in group_numbers],
-        )
+    for slot, start_ms, first, end in _blocks(slots[order], group_starts[order]):
+        by_slot.setdefault(slot, {})[start_ms] = CombinedTiles(keys[first:end], packed[first:end], sizes[first:end])
     latest = pc.max(events.column(EVENT_TIME)).cast(_COMBINED.field(EVENT_TIME).type)
     return pa.record_batch(
         [
@@ -140,14 +139,16 @@ def _encoded_keys(plan: GroupByPlan, rows: pa.Table) -> list[bytes]:
     return [key for key in plan.encode_keys([_values(column) for column in rows.columns]) if key is not None]
 
 
-def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield slot and start of each block, with the numbers of its groups."""
-    order = np.lexsort((starts, slots))
-    slots, starts = slots[order], starts[order]
+def _taken(values: list[bytes], places: npt.NDArray[np.int64]) -> list[bytes]:
+    taken: list[bytes] = np.array(values, object)[places].tolist()
+    return taken
+
+
+def _blocks(slots: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield slot and start of each block, and where its groups begin and end; the groups are in this order."""
     begins = np.flatnonzero((np.diff(slots, prepend=-1) != 0) | (np.diff(starts, prepend=starts[0]) != 0))
-    numbers = order.tolist()
-    for begin, end in pairwise([*begins.tolist(), len(numbers)]):
-        yield int(slots[begin]), int(starts[begin]), numbers[begin:end]
+    for first, end in pairwise([*begins.tolist(), len(slots)]):
+        yield int(slots[first]), int(starts[first]), first, end
 
 
 def packed_cells(plan: GroupByPlan, events: pa.Table, key_width: int, groups: Groups) -> list[bytes]:

@@ -52,6 +52,15 @@ def slot_of(key: bytes) -> int:
     return zlib.crc32(key) % SLOTS
 
 
+def slots_of(keys: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    """Return the slot of each key.
+
+    >>> slots_of([b"EWR", b"JFK"]).tolist()
+    [114, 159]
+    """
+    return (np.fromiter(map(zlib.crc32, keys), np.int64, len(keys)) % SLOTS).astype(np.int32)
+
+
 class TileCells:
     """The packed cells of some keys' tiles.
 
