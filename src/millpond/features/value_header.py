@@ -7,9 +7,11 @@ then the body. So a value with a wrong bit is refused before any of it is used. 
 one that a store returned under another key.
 """
 
+import operator
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import repeat
 
 import msgspec
 
@@ -44,8 +46,10 @@ def with_headers(version: int, addresses: Sequence[bytes], bodies: Sequence[byte
     >>> with_headers(2, [b"key"], [b"body"]) == [with_header(2, b"body", b"key")]
     True
     """
-    pack, crc32 = HEADER.pack, zlib.crc32
-    return [pack(version, crc32(body, crc32(address))) + body for address, body in zip(addresses, bodies, strict=True)]
+    if len(addresses) != len(bodies):
+        raise ValueError(f"there are {len(addresses)} addresses for {len(bodies)} bodies")
+    checksums = map(zlib.crc32, bodies, map(zlib.crc32, addresses))
+    return list(map(operator.add, map(HEADER.pack, repeat(version), checksums), bodies))
 
 
 def checked_body(version: int, data: bytes, what: str, address: bytes = b"") -> bytes:

@@ -6,7 +6,7 @@ transaction that it is given.
 A row of a *timed* dataset begins with the time at which it expires. Each write appends to the log, under that time,
 the addresses of the rows that it wrote:
 
-    0x13 dataset id, when they expire (8, ms since 1970), number (4) -> MessagePack list of the addresses after their id
+    0x13 dataset id, when they expire (8, ms since 1970), number (4) -> MessagePack list of addresses
 
 So the log is in the order of time, and a write finds what is due at its beginning. A row may have been written again
 since, with another time. So only a row whose own time has come is removed.
@@ -54,7 +54,7 @@ def log_expiries(transaction: Any, dataset_id: bytes, addresses: Sequence[bytes]
     Args:
         transaction: writes.
         dataset_id: the id of the rows' dataset.
-        addresses: what follows the id in the address of each row.
+        addresses: the address of each row.
         expiries: the packed time of each row.
     """
     by_time: dict[bytes, list[bytes]] = {}
@@ -82,7 +82,7 @@ def _next_number(cursor: Any, prefix: bytes) -> int:
     return number + 1
 
 
-def remove_due(transaction: Any, dataset_id: bytes, rows_prefix: bytes, looks: int, now_ms: int) -> None:
+def remove_due(transaction: Any, dataset_id: bytes, looks: int, now_ms: int) -> None:
     """Look at the rows of due pieces of the log, at `looks` of them or some more, and remove those that have expired.
 
     Raises:
@@ -102,8 +102,8 @@ def remove_due(transaction: Any, dataset_id: bytes, rows_prefix: bytes, looks: i
                 "and restart the stream from it."
             ) from cause
         for address in addresses:
-            row = transaction.get(rows_prefix + address)
+            row = transaction.get(address)
             if row is not None and NEVER < row[: _TIME.size] <= now:
-                transaction.delete(rows_prefix + address)
+                transaction.delete(address)
         transaction.delete(place)
         looks -= len(addresses)

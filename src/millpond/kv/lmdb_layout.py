@@ -32,7 +32,7 @@ saw it, up to a limit fixed at opening, and a fetcher meets a new dataset with e
 
 import operator
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -163,7 +163,7 @@ def _made_timed(transaction: Transaction, dataset: str, former: Dataset) -> Data
         expiries = [transaction.get(EXPIRY + former.id + rest, NEVER) for rest, _ in rests]
         for (rest, value), expires in zip(rests, expiries, strict=True):
             transaction.put(new_prefix + rest, expires + value)
-        log_expiries(transaction, made.id, [rest for rest, _ in rests], expiries)
+        log_expiries(transaction, made.id, [new_prefix + rest for rest, _ in rests], expiries)
         found = cursor.set_range(last + b"\x00")
     _forget_id(transaction, former.id)
     return made
@@ -183,19 +183,20 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
     if dataset.timed:
         expiries = _expiries(puts, now_ms, dataset.ttl_ms)
         values = list(map(operator.add, expiries, values))
-        rest = len(_rows_prefix(dataset.id))
-        log_expiries(transaction, dataset.id, [address[rest:] for address in addresses], expiries)
+        log_expiries(transaction, dataset.id, addresses, expiries)
     transaction.cursor().putmulti(zip(addresses, values, strict=True))
 
 
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
     # Many rows share few key lengths and times, so each of these is packed once.
-    prefix = _rows_prefix(dataset.id)
-    prefixes = {size: prefix + _LENGTH.pack(size) for size in {len(put.key) for put in puts}}
+    prefix, keys = _rows_prefix(dataset.id), [put.key for put in puts]
+    prefixes = {size: prefix + _LENGTH.pack(size) for size in set(map(len, keys))}
+    addresses = map(operator.add, map(prefixes.__getitem__, map(len, keys)), keys)
     if dataset.rows == "one":
-        return [prefixes[len(put.key)] + put.key for put in puts]
-    times = {time_ms: _TIME.pack(time_ms + _TIME_BIAS) for time_ms in {put.time_ms for put in puts}}
-    return [prefixes[len(put.key)] + put.key + times[put.time_ms] for put in puts]
+        return list(addresses)
+    times_ms = [put.time_ms for put in puts]
+    times = {time_ms: _TIME.pack(time_ms + _TIME_BIAS) for time_ms in set(times_ms)}
+    return list(map(operator.add, addresses, map(times.__getitem__, times_ms)))
 
 
 def _expiries(puts: Sequence[Put], now_ms: int, ttl_ms: int | None) -> list[bytes]:
@@ -265,7 +266,8 @@ def _place(transaction: Transaction, get: Get) -> _Place | None:
     if number is None or start_ms >= end_ms:
         return None
     prefix, skipped = _rows_prefix(number), _EXPIRY_BYTES if number[0] & _TIMED_BYTE else 0
-    return prefix.startswith(ONLY_ROW), skipped, prefix, _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
+    start, end = _TIME.pack(start_ms + _TIME_BIAS), _TIME.pack(end_ms + _TIME_BIAS)
+    return prefix.startswith(ONLY_ROW), skipped, prefix, start, end
 
 
 def next_keys(
@@ -314,7 +316,7 @@ def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -
 def remove_expired(transaction: Transaction, dataset: Dataset, looks: int, now_ms: int) -> None:
     """Remove rows that have expired. Look at `looks` of those that are due, or some more."""
     if dataset.timed:
-        remove_due(transaction, dataset.id, _rows_prefix(dataset.id), looks, now_ms)
+        remove_due(transaction, dataset.id, looks, now_ms)
 
 
 def forget_name(transaction: Transaction, dataset: str) -> None:

@@ -237,7 +237,7 @@ class StoredBlocks:
             stored = self._stored[place]
             assert stored is not None  # noqa: S101 - a removed block has not changed
             block, before = stored.block, len(stored.begins)
-            if not before and block.size() <= LEAF_BYTES:
+            if not before and block.fits(LEAF_BYTES):
                 blocks[place] = self._encoded(place, block)
                 continue
             # A block that is divided for the first time writes all of its keys.

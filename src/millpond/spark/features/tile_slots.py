@@ -115,9 +115,11 @@ class Block(TileCells):
         sizes = np.fromiter(map(len, keys), np.int64, len(keys)) + _KEY_BYTES
         return sizes + np.fromiter(map(len, cells.values()), np.int64, len(cells)) if cells else sizes
 
-    def size(self) -> int:
-        """Return about how many bytes all keys take."""
-        return sum(map(len, self.keys())) + sum(map(len, self.cells.values())) + _KEY_BYTES * len(self.keys())
+    def fits(self, most: int) -> bool:
+        """Return whether all keys take about so many bytes at most."""
+        keys = self.keys()
+        rest = most - _KEY_BYTES * len(keys)
+        return rest >= 0 and sum(map(len, keys)) + sum(map(len, self.cells.values())) <= rest
 
     def part(self, keys: Iterable[bytes]) -> "Block":
         """Return a block of some of the keys; it is not marked complete."""

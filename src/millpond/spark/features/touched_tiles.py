@@ -232,8 +232,9 @@ class TouchedTiles:
         for (form, version), keys in self._alike(block, changed).items():
             complete = block.complete or version > 0
             opening = codec.opening(form, start_ms, size_ms, complete=complete, version=version)
-            values = with_headers(VALUE_FORMAT_VERSION, keys, [opening + block.cells[key] for key in keys])
-            self._emitted.add_tiles(keys, address, values, [changed[key] for key in keys])
+            bodies = list(map(opening.__add__, map(block.cells.__getitem__, keys)))
+            values = with_headers(VALUE_FORMAT_VERSION, keys, bodies)
+            self._emitted.add_tiles(keys, address, values, list(map(changed.__getitem__, keys)))
 
     def _alike(self, block: Block, keys: Collection[bytes]) -> dict[tuple[bytes, int], list[bytes]]:
         """Group the keys by form and version: the tiles of a group begin with the same bytes."""
