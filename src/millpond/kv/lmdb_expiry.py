@@ -3,18 +3,21 @@ r"""When the rows of the LMDB store expire: a row says it itself, and a log says
 Place on the data path: beside `lmdb_layout`, which gives rows their addresses. Every function here works inside a
 transaction that it is given.
 
-A row of a *timed* dataset begins with the time at which it expires. Each write appends to the log, under that time,
-the addresses of the rows that it wrote:
+A row of a *timed* dataset begins with the time at which it expires. The log has the addresses of rows by time:
 
-    0x13 dataset id, when they expire (8, ms since 1970), number (4) -> MessagePack list of addresses
+    0x13 dataset id, when to look (8, ms since 1970), number (4) -> MessagePack list of addresses
 
-So the log is in the order of time, and a write finds what is due at its beginning. A row may have been written again
-since, with another time. So only a row whose own time has come is removed.
+So the log is in the order of time, and a write finds what is due at its beginning. A row that is written again, to
+expire later, stays where it is in the log. When it is looked at, it is logged again, under its own time.
 
-Trade-off: an index with one entry for each row would need no second look at the row. But the entries of a write lie as
+Invariant: each row that expires is in the log, at the time at which it expires or before. So the log grows with the
+rows, and not with how often they are written.
+
+Trade-off: an index with one entry for each row would need no second look at a row. But the entries of a write lie as
 far apart as its rows, so LMDB would rewrite a page for almost every entry. A piece of the log is one value.
 """
 
+import operator
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -48,26 +51,35 @@ def packed_time(time_ms: int) -> bytes:
     return _TIME.pack(time_ms)
 
 
-def log_expiries(transaction: Any, dataset_id: bytes, addresses: Sequence[bytes], expiries: Iterable[bytes]) -> None:
-    """Append rows to the log.
+def put_timed(
+    transaction: Any, dataset_id: bytes, addresses: Sequence[bytes], values: Sequence[bytes], expiries: Sequence[bytes]
+) -> None:
+    """Write rows, each with the packed time at which it expires, and log those that the log does not have in time."""
+    former = map(transaction.cursor().replace, addresses, map(operator.add, expiries, values))
+    log_expiries(
+        transaction,
+        dataset_id,
+        (
+            (expires, address)
+            for expires, address, row in zip(expiries, addresses, former, strict=True)
+            if row is None or not NEVER < row[: _TIME.size] <= expires
+        ),
+    )
 
-    Args:
-        transaction: writes.
-        dataset_id: the id of the rows' dataset.
-        addresses: the address of each row.
-        expiries: the packed time of each row.
-    """
+
+def log_expiries(transaction: Any, dataset_id: bytes, expiring: Iterable[tuple[bytes, bytes]]) -> None:
+    """Append rows to the log, given as (packed time, address). Rows that never expire are left out."""
     by_time: dict[bytes, list[bytes]] = {}
-    for address, expires in zip(addresses, expiries, strict=True):
+    for expires, address in expiring:
         if expires in by_time:
             by_time[expires].append(address)
         else:
             by_time[expires] = [address]
     by_time.pop(NEVER, None)
     cursor = transaction.cursor()
-    for expires, expiring in by_time.items():
+    for expires, addresses in by_time.items():
         prefix = DUE + dataset_id + expires
-        number, left = _next_number(cursor, prefix), iter(expiring)
+        number, left = _next_number(cursor, prefix), iter(addresses)
         while piece := list(islice(left, _ADDRESSES_A_PIECE)):
             transaction.put(prefix + _NUMBER.pack(number), _encode(piece))
             number += 1
@@ -101,9 +113,16 @@ def remove_due(transaction: Any, dataset_id: bytes, looks: int, now_ms: int) -> 
                 f"the log of expiries in an LMDB store cannot be read: {cause}. Upload the batch into another store, "
                 "and restart the stream from it."
             ) from cause
+        later = []
         for address in addresses:
             row = transaction.get(address)
-            if row is not None and NEVER < row[: _TIME.size] <= now:
+            if row is None:
+                continue
+            expires = row[: _TIME.size]
+            if expires > now:
+                later.append((expires, address))
+            elif expires > NEVER:
                 transaction.delete(address)
         transaction.delete(place)
+        log_expiries(transaction, dataset_id, later)
         looks -= len(addresses)

@@ -15,7 +15,7 @@ batch row of a `rows="one"` dataset is one look-up. This is layout 3:
     0x10 dataset id, length of key (2), key, time_ms (8, sign bit flipped) -> value *
     0x11 dataset id, length of key (2), key -> time_ms (8, sign bit flipped), value
     0x12 dataset id, the rest of a row's address after its id -> layout 2 only: when it expires
-    0x13 dataset id, when rows expire (8), number (4) -> their addresses (`lmdb_expiry`)
+    0x13 dataset id, when to look at rows (8), number (4) -> their addresses (`lmdb_expiry`)
 
 All numbers are big-endian. The length keeps the rows of key "a" together though "ab" exists. Ids are
 never used twice. The highest bit of an id says that a key has one row, under 0x11. The next bit says that the dataset
@@ -38,7 +38,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
-from millpond.kv.lmdb_expiry import DUE, NEVER, log_expiries, packed_time, remove_due
+from millpond.kv.lmdb_expiry import DUE, NEVER, packed_time, put_timed, remove_due
 from millpond.kv.store import (
     MAX_KEY_BYTES,
     MAX_TIME_MS,
@@ -160,10 +160,9 @@ def _made_timed(transaction: Transaction, dataset: str, former: Dataset) -> Data
         copied = list(islice(cursor.iternext(), ROWS_PER_SWEEP))
         last = copied[-1][0]
         rests = [(address[len(prefix) :], value) for address, value in copied if address.startswith(prefix)]
+        addresses, values = [new_prefix + rest for rest, _ in rests], [value for _, value in rests]
         expiries = [transaction.get(EXPIRY + former.id + rest, NEVER) for rest, _ in rests]
-        for (rest, value), expires in zip(rests, expiries, strict=True):
-            transaction.put(new_prefix + rest, expires + value)
-        log_expiries(transaction, made.id, [new_prefix + rest for rest, _ in rests], expiries)
+        put_timed(transaction, made.id, addresses, values, expiries)
         found = cursor.set_range(last + b"\x00")
     _forget_id(transaction, former.id)
     return made
@@ -181,10 +180,9 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
     else:
         values = [put.value for put in puts]
     if dataset.timed:
-        expiries = _expiries(puts, now_ms, dataset.ttl_ms)
-        values = list(map(operator.add, expiries, values))
-        log_expiries(transaction, dataset.id, addresses, expiries)
-    transaction.cursor().putmulti(zip(addresses, values, strict=True))
+        put_timed(transaction, dataset.id, addresses, values, _expiries(puts, now_ms, dataset.ttl_ms))
+    else:
+        transaction.cursor().putmulti(zip(addresses, values, strict=True))
 
 
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
