@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import lmdb
+
 from millpond.kv import Get
 
 MIB = 1 << 20
@@ -10,6 +12,12 @@ MIB = 1 << 20
 
 def times(store, dataset="d", key=b"k"):
     return [row.time_ms for row in store.get_many([Get(dataset, key)])[0]]
+
+
+def entries(folder):
+    """Everything that the store's file holds, in order."""
+    with lmdb.open(str(folder)) as environment, environment.begin() as transaction:
+        return list(transaction.cursor())
 
 
 def run_child(code: str, *args: str) -> str:
