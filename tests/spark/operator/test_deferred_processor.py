@@ -56,7 +56,6 @@ def carried():
 def test_the_driver_declares_the_states_and_leaves_the_processor_pickled(carried):
     handle = Declared()
     carried.init(handle)
-    carried.close()
     assert handle == [("head", "head binary"), ("segments", "id long", "data binary"), ("count", "head binary")]
 
 

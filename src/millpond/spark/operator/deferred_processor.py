@@ -77,6 +77,5 @@ class DeferredProcessor(StatefulProcessor):  # type: ignore[misc]
         return self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """In a task, let the processor end. Spark also calls this on the driver, once the states are declared."""
-        if TaskContext.get() is not None:
-            self._processor.close()
+        """Let the processor end."""
+        self._processor.close()
