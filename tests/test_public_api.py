@@ -189,13 +189,6 @@ def test_a_worker_that_runs_keyed_loads_neither_features_nor_lookups():
     assert {module.split(".")[1] for module in loaded} & {"features", "kv", "lookup", "serving"} == set()
 
 
-def test_declaring_states_at_the_start_of_a_query_loads_pyspark_and_no_other_package():
-    loaded = _loaded("millpond.spark.operator.deferred_processor")
-    assert {module.partition(".")[0] for module in loaded} & OPTIONAL == NEEDED["millpond.spark"]
-    assert not {"numpy", "pyarrow"} & loaded
-    assert not {module for module in loaded if module.startswith("millpond.state")}
-
-
 def test_the_version_is_that_of_the_distribution():
     assert millpond.__version__ == version("millpond")
 

@@ -31,7 +31,6 @@ from millpond.spark.forms.dead_letters import letter_schema, with_dead_letters
 from millpond.spark.forms.handles import arrow_schema
 from millpond.spark.forms.rows import output_arrow_schema
 from millpond.spark.operator.declarations import Declarations, declarations
-from millpond.spark.operator.deferred_processor import DeferredProcessor
 from millpond.spark.operator.event_time import event_time_position, marked_output
 from millpond.spark.operator.initial_state import initial_columns, initial_rows
 from millpond.spark.operator.key_columns import KeyColumns, key_columns
@@ -272,7 +271,7 @@ class KeyedData:
             _packed(keys, combining=combining)
             .groupBy(SHARD)
             .transformWithState(
-                DeferredProcessor(ShardProcessor(spec), tuple(state.name for state in spec.states)),
+                ShardProcessor(spec),
                 packed_output_schema(timed=output_event_time is not None, observed=observed),
                 asked.output_mode,
                 asked.time_mode,

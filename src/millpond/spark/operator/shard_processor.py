@@ -41,7 +41,6 @@ from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
 from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.operator.deferred_processor import own_states
 from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
 from millpond.spark.runtime.opened_shard import described
 from millpond.spark.runtime.slots import Slot
@@ -67,6 +66,7 @@ def packed_output_schema(*, timed: bool, observed: bool) -> str:
     return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
 
 
+_OWN_STATES = ("head", "segments")
 _RESET_HINT = (
     "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
     "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
@@ -99,8 +99,23 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states of manifest and segments."""
         self._handle = handle
-        self._stored_manifest, self._stored_segments = own_states(handle)
-        leave_modules_out()
+        self._stored_manifest = handle.getValueState("head", "head binary")
+        self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        if TaskContext.get() is None:
+            self._refuse_other_owners(handle)
+        else:
+            leave_modules_out()
+
+    def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the user's states, so that Spark refuses a checkpoint of PySpark's own operator.
+
+        On the driver Spark compares the declared states with those of the checkpoint, by name. It accepts names that
+        the checkpoint does not have. Without this, a query that moved here from PySpark's own operator and kept its
+        checkpoint would go on from its offsets without any state. No task ever makes these states.
+        """
+        for state in self._spec.states:
+            if state.name not in _OWN_STATES:
+                handle.getValueState(state.name, "head binary")
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard runs, later in this batch."""
