@@ -43,6 +43,14 @@ IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as
 ROOMY_BYTES = 1 << 30
 LEAST_FREE_BYTES = 2 << 30
 
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""How the session of the tests writes its checkpoints.
+
+Spark's default renames by Hadoop's `FileContext`. Without Hadoop's native library, which PySpark does not have, that
+starts a process `readlink` for each look at a name: eight a file, a hundred a batch, and a fifth of the CPU time of a
+test of streams. Tests with sessions of their own (`own_sessions/`, `faults/`, the demo) have the default.
+"""
+
 # How long one example takes says more of the machine than of the code.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -74,7 +82,7 @@ def spark() -> Iterator["SparkSession"]:
         spark__sql__shuffle__partitions="2",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        spark__sql__streaming__checkpointFileManagerClass=jvms.FILE_MANAGER,
+        spark__sql__streaming__checkpointFileManagerClass=FILE_MANAGER,
     )
     spark.sparkContext.setLogLevel("ERROR")
     yield spark

@@ -17,14 +17,6 @@ from pathlib import Path
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 """Beside the Spark whose classes it holds: a new environment has a new archive."""
 
-FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""How a session of the tests writes its checkpoints, where its driver is not killed.
-
-Spark's default renames by Hadoop's `FileContext`. Without Hadoop's native library, which PySpark does not have, that
-starts a process `readlink` for each look at a name: eight a file, a hundred a batch, and a fifth of the CPU time of a
-test of streams. The tests of killed drivers and of others' sessions, and the demo, have the default.
-"""
-
 TYPICAL = "tests/spark/test_examples.py"
 """The archive holds what these tests load: they run PySpark's operators and Millpond's, over files of JSON."""
 
@@ -37,8 +29,6 @@ _FOR_SHORT_RUNS = (
     "-XX:-BytecodeVerificationRemote",
     "-Xlog:cds=off",
     "-Xlog:cds+dynamic=off",
-    # Hadoop starts `chmod` for each file that it makes, forty a batch: without a helper process in between.
-    "-Djdk.lang.Process.launchMechanism=VFORK",
 )
 
 

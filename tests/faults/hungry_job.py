@@ -1,4 +1,4 @@
-"""Keyed streams whose processor is told by its rows to misbehave: `-m tests.faults.hungry_job FOLDER LIMIT DEED...`.
+"""Keyed streams whose processor is told by its rows to misbehave: `python hungry_job.py FOLDER LIMIT DEED...`.
 
 LIMIT is `spark.executor.pyspark.memory`; for each deed FOLDER has a folder with events. Each batch that fails is told
 of, and the query started again once there is room.
@@ -21,7 +21,6 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import StateConfig, keyed, session
 from millpond.spark.host.memory import mapped_bytes, memory_limit_bytes
-from tests.jvms import FILE_MANAGER
 
 STATE_BYTES = 100_000
 _ROOM = resource.RLIM_INFINITY
@@ -84,7 +83,6 @@ def main() -> None:
         spark__ui__enabled="false",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        spark__sql__streaming__checkpointFileManagerClass=FILE_MANAGER,
         spark__executor__pyspark__memory=limit,
     )
     spark.sparkContext.setLogLevel("FATAL")

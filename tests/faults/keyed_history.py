@@ -1,9 +1,8 @@
 """A streaming job for the kill tests: every event has an id, and each key's state is the list of its ids.
 
 Run as a program of its own: `python keyed_history.py INPUT CHECKPOINT OUTPUT MASTER SETTINGS`, the last as JSON:
-Spark's settings, and `backend`, `cache`, `everything`, `duels` and `kept` of the job's own. It works off all input
-files, a few at a time, writes the state to the folder `kept` if there is one, and ends. The sink keeps each batch under
-its id, so a batch that is run again replaces itself.
+Spark's settings, and `backend`, `cache`, `everything` and `duels` of the job's own. It works off all input files, a few
+at a time, and ends. The sink keeps each batch under its id, so a batch that is run again replaces itself.
 """
 
 import json
@@ -18,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from millpond.spark import StateConfig, keyed, read_state, session
+from millpond.spark import StateConfig, keyed, session
 
 SAID = "a history goes on"
 FILES_PER_BATCH = 2
@@ -143,7 +142,6 @@ def main() -> None:
     given = json.loads(settings)
     backend = given.pop("backend", "heap")
     duels = Path(given.pop("duels")) if "duels" in given else None
-    kept = given.pop("kept", None)
     everything, cache = given.pop("everything", "") == "yes", given.pop("cache", "none")
     spark = job_session("keyed-history", master, given)
 
@@ -178,8 +176,6 @@ def main() -> None:
         )
     writer = histories.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
-    if kept is not None:
-        read_state(spark, checkpoint, "seen").write.parquet(kept)
     print("done", flush=True)
     # An executor's hosts end while this process and its JVM go on.
     spark.stop()

@@ -24,7 +24,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from millpond.spark import StateConfig, keyed, session
 from millpond.spark.runtime.slots import Slot
 from tests.faults.keyed_history import History
-from tests.jvms import FILE_MANAGER
 
 _SPILLS_AT_ONCE = {
     "state.backend.spillable.memory-limit": "1gb",
@@ -126,7 +125,6 @@ def main() -> None:
         spark__ui__enabled="false",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        spark__sql__streaming__checkpointFileManagerClass=FILE_MANAGER,
     )
     spark.sparkContext.setLogLevel("FATAL")
     for deed, config in CONFIGS.items() if len(sys.argv) == 2 else [(sys.argv[2], CONFIGS[sys.argv[2]])]:

@@ -12,7 +12,7 @@ from tests.faults.history_run import SHORT_LIVED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
+JOB = Path(__file__).parent / "hungry_job.py"
 USERS = [f"user-{at}" for at in range(40)]
 DEEDS = ["eat", "fill", "choke", "leak"]
 
@@ -29,8 +29,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             (events / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
             os.utime(events / f"{number}.json", (1_700_000_000 + number,) * 2)
     job = subprocess.run(
-        [sys.executable, "-m", "tests.faults.hungry_job", str(folder), "6g", *DEEDS],
-        cwd=ROOT,
+        [sys.executable, str(JOB), str(folder), "6g", *DEEDS],
         capture_output=True,
         text=True,
         timeout=540,

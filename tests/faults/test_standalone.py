@@ -7,14 +7,15 @@ A second application works off the rest, and ends.
 
 import os
 import random
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from millpond.spark import read_state
 from tests.faults.history_run import (
     Job,
     check_history,
@@ -97,7 +98,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
                     executors = story.killed[victim]
                     story.left[victim] = left_over(hosts_of(executors), executors)
         story.left["driver"] = left_over(hosts, executors)
-        with Job(folder, cluster.url, cluster.workers(), **TWO_EXECUTORS, kept=str(folder / "kept")) as job:
+        with Job(folder, cluster.url, cluster.workers(), **TWO_EXECUTORS) as job:
             while job.wait_for_batches(1):
                 hosts, executors = story.look(job)
             assert job.process.stdout.readline() == "stopped\n"
@@ -113,12 +114,11 @@ def test_the_output_is_that_of_an_undisturbed_run(story: Story) -> None:
     check_undisturbed(story.folder)
 
 
-def test_the_final_state_is_that_of_an_undisturbed_run(story: Story) -> None:
-    kept = defaultdict(list)
-    for row in pq.read_table(story.folder / "kept").to_pylist():
-        kept[row["key"]["user"]].append(row["list_element"]["id"])
+def test_the_final_state_is_that_of_an_undisturbed_run(story: Story, spark: SparkSession) -> None:
+    seen = read_state(spark, str(story.folder / "checkpoint"), "seen").groupBy("key.user")
+    kept = seen.agg(F.sort_array(F.collect_list("list_element.id")).alias("ids")).collect()
     last = {user: sorted(history) for batch in histories(story.folder) for user, history in batch.items()}
-    assert {user: sorted(ids) for user, ids in kept.items()} == last
+    assert {row.user: row.ids for row in kept} == last
 
 
 def test_spark_ran_speculative_copies_of_which_either_attempt_won(story: Story) -> None:
