@@ -68,7 +68,7 @@ MADE = {
     "a lookup in MySQL": (_sql(f"mysql+pymysql://ada:{SECRET}@{NOWHERE}/shop"), _asked),
     "a lookup in a database of a wrong URL": (_sql(f"mysql+pymysql//ada:{SECRET}@h"), _asked),
     "a lookup in a database without a driver": (_sql(f"nonsense://ada:{SECRET}@h/x"), _asked),
-    "a file in a bucket": (lambda: FileScan(f"s3://AKIA:{SECRET}@bucket/planes.parquet", ["code"]), None),
+    "a file in a bucket": (lambda: FileScan(f"s3://AKIA:{SECRET}@bucket/planes.parquet?nonsense=1", ["code"]), None),
     "a file of no format": (lambda: FileScan(f"s3://AKIA:{SECRET}@bucket/planes", ["code"]), None),
     "a file that is not there": (lambda: FileScan(f"/nowhere/planes.csv?token={SECRET}", ["code"]), None),
     "a Delta table": (

@@ -316,23 +316,3 @@ def test_a_version_that_a_reload_removed_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_files, "MappedTable", read_late)
     (joined,) = join_batches(make_plan(tmp_path, table_id="outdated"), iter([make_batch([("a", 1)])]), lambda _: None)
     assert joined.column(2).to_pylist() == [2]
-
-
-@pytest.mark.spark
-def test_a_cache_that_has_missed_invalidations_forgets_every_key(monkeypatch, spark):
-    monkeypatch.setattr(invalidations, "MOST_KEYS", 3)
-    driver = invalidations.PublishedInvalidations("gates", KEYS, spark)
-    try:
-        assert driver.place.newest() == b""
-        for hour in range(4):
-            driver.add([("a", hour)])
-        heard = invalidations.Invalidated.decode(driver.place.newest())
-        assert (heard.version, heard.since(3), heard.since(1)) == (4, [("a", 3)], [("a", 1), ("a", 2), ("a", 3)])
-        assert heard.since(0) is None
-        driver.add(None)
-        assert invalidations.Invalidated.decode(driver.place.newest()).since(4) is None
-        driver.add([("b", 1)])
-        heard = invalidations.Invalidated.decode(driver.place.newest())
-        assert (heard.since(5), heard.since(4)) == ([("b", 1)], None)
-    finally:
-        driver.close()
