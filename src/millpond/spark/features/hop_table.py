@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from millpond.errors import OptionError, UnavailableError
 from millpond.features import GroupByPlan
 from millpond.features.definitions import EventSource
-from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS
+from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS, Hops
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME, key_names
 from millpond.spark.features.hop_blocks import Block, Blocks
@@ -192,20 +192,9 @@ class HopTable:
         blocks = Blocks(self._plan, hops)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
         intact = {block: files for block, files in _blocks(state).items() if anew.keys().isdisjoint(block.days)}
-        days: dict[int, HopDay] = {}
-        rewritten: dict[int, HopDay] = {}
-        moved: list[str] = []
-        for day, known in going_on.items():
-            size = hops.last_size(day)
-            if day < hops.first_ms:
-                moved += known.files if keeps_all(self._plan) else ()
-            elif known.hop_ms == size:
-                days[day] = known
-            elif size == DAY_MS and (merged := intact.get(Block(day, day + DAY_MS))) is not None:
-                days[day] = HopDay(known.events, known.checksum, size, merged)
-            else:
-                rewritten[day] = HopDay(known.events, known.checksum, size)
-                moved += known.files
+        days, rewritten = _continued_days(hops, going_on, intact)
+        leaving = (day for day in going_on if day < hops.first_ms and keeps_all(self._plan))
+        moved = [name for day in (*leaving, *rewritten) for name in going_on[day].files]
         kept = {block: intact[block] for block in blocks.kept if block in intact}
         read = [block for block in kept if not blocks.is_cut(block) and rewritten.keys().isdisjoint(block.days)]
         in_blocks = {day for block in read for day in block.days}
@@ -342,6 +331,31 @@ def _buckets(spark: SparkSession, events: int) -> int:
 def _blocks(state: HopManifest) -> dict[Block, tuple[str, ...]]:
     """Return the files of a state's blocks."""
     return {Block(block.start_ms, block.end_ms): block.files for block in state.blocks}
+
+
+def _continued_days(
+    hops: Hops, going_on: Mapping[int, HopDay], intact: Mapping[Block, tuple[str, ...]]
+) -> tuple[dict[int, HopDay], dict[int, HopDay]]:
+    """Return the days that keep their files or take those of their block, and the days to write again in larger hops.
+
+    Args:
+        hops: the hops of the new end.
+        going_on: the days of the former state; those before all hops are left out.
+        intact: the files of the blocks whose days have not changed.
+    """
+    with_files: dict[int, HopDay] = {}
+    rewritten: dict[int, HopDay] = {}
+    for day, known in going_on.items():
+        size = hops.last_size(day)
+        if day < hops.first_ms:
+            continue
+        if known.hop_ms == size:
+            with_files[day] = known
+        elif size == DAY_MS and (merged := intact.get(Block(day, day + DAY_MS))) is not None:
+            with_files[day] = HopDay(known.events, known.checksum, size, merged)
+        else:
+            rewritten[day] = HopDay(known.events, known.checksum, size)
+    return with_files, rewritten
 
 
 def _known(state: HopManifest, from_ms: int) -> dict[int, DayCount]:
