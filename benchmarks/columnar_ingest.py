@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.features import Aggregation, Field, GroupBy
-from millpond.features.columnar import collect_table, group_rows
+from millpond.features.columnar.collect_table import collect_table, group_rows
 from millpond.features.compiled_cells import CompiledCells, compile_cells
 
 EVENTS = 1_000_000

@@ -20,8 +20,8 @@ from millpond.features import Aggregation, Field, GroupBy, compile_group_by
 from millpond.features.windows import DAY_MS
 from millpond.kv import LmdbStore
 from millpond.spark.features.stream import stream
-from millpond.spark.features.tile_combine import EventCounts, combiner
-from millpond.spark.features.tile_slots import decode_combined
+from millpond.spark.features.tiles.combine import EventCounts, combiner
+from millpond.spark.features.tiles.slots import decode_combined
 
 KEYS = 100_000
 OPERATIONS = ("count", "sum", "average", "min", "max")

@@ -29,10 +29,10 @@ from millpond.features import MARKER_ADDRESS, stream_dataset
 from millpond.features.answering import TileDecoder
 from millpond.kv import Get, KVStore, LmdbStore
 from millpond.serving import Fetcher, FetchRequest, http_app
-from millpond.serving.cached_reader import CachedReader
-from millpond.serving.cached_reads import begin_many
 from millpond.serving.http import Limits
-from millpond.serving.http.json_bodies import JsonFetch, write_results
+from millpond.serving.http.bodies.json_bodies import JsonFetch, write_results
+from millpond.serving.reads.cached_reader import CachedReader
+from millpond.serving.reads.cached_reads import begin_many
 
 ROUNDS = 15
 CALLS = 2_000

@@ -27,7 +27,7 @@ from benchmarks.serving_world import BATCH_END_MS, World, group_bys, key_name
 from millpond.features import MINUTE_MS, GroupBy
 from millpond.kv import LmdbStore
 from millpond.serving import Fetcher, http_app, running_server
-from millpond.serving.http.server import bound_listener
+from millpond.serving.http.running.server import bound_listener
 
 KEYS = 200
 NOW_MS = BATCH_END_MS + 6 * MINUTE_MS

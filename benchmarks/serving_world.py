@@ -30,8 +30,8 @@ from millpond.features import (
     stream_dataset,
     tile_address,
 )
-from millpond.features.value_codec import VALUE_FORMAT_VERSION
-from millpond.features.value_header import HEADER, with_header
+from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.stored.value_header import HEADER, with_header
 from millpond.kv import KVStore, Put
 
 BATCH_END_MS = 19_000 * DAY_MS

@@ -36,9 +36,9 @@ SETTINGS = {
     },
     "docs/explanation/state-hosts.md": {"64 MiB": "millpond.spark.host.memory.MINIMUM_BYTES"},
     "docs/explanation/state.md": {"2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES"},
-    "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tile_leaves.LEAF_BYTES"},
+    "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tiles.leaves.LEAF_BYTES"},
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
-    "docs/reference/serving-options.md": {"50 MB": "millpond.serving.cache_options.DEFAULT_BYTES"},
+    "docs/reference/serving-options.md": {"50 MB": "millpond.serving.groups.cache_options.DEFAULT_BYTES"},
 }
 """Figures of each page that are settings, and what they are in the code: bytes or milliseconds."""
 

@@ -15,7 +15,7 @@ from millpond.errors import DataError, MillpondError, MissingDependencyError, Op
 from millpond.features import Aggregation, Field, GroupBy
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher, http_app, running_server
-from millpond.serving.batch_rows import BatchRow
+from millpond.serving.caches.batch_rows import BatchRow
 
 ROUTE = GroupBy("advised", keys=(Field("origin", "string"),), aggregations=(Aggregation("count", windows=("1h",)),))
 

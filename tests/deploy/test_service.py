@@ -21,8 +21,8 @@ from millpond.commands.serve import serve
 from millpond.features import DAY_MS, ServingInfo, compile_group_by, stream_dataset
 from millpond.kv import LmdbStore, MemoryStore, Put, open_store
 from millpond.serving import FetchClient, Fetcher, Limits, http_app
-from millpond.serving.http.ending import GRACE_SECONDS
-from millpond.serving.http.processes import _KILL_AFTER_MS
+from millpond.serving.http.running.ending import GRACE_SECONDS
+from millpond.serving.http.running.processes import _KILL_AFTER_MS
 from tests.deploy.conftest import (
     DEPLOY,
     compose,

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.redis_servers import redis_cluster, wait_until
 from millpond.features import Aggregation, Field, GroupBy, Join, JoinPart, compile_group_by, serving_info_key
 from millpond.kv import RedisStore
-from millpond.kv.redis_layout import SLOTS, slot_of, tag_of
+from millpond.kv.redis.layout import SLOTS, slot_of, tag_of
 from millpond.serving import Fetcher, FetchRequest
 from tests.serving.world import BATCH_END_MS, NOON_MS, Clock, upload
 

@@ -19,9 +19,9 @@ from millpond.features import (
     encode_closing_time,
     encode_marker,
 )
-from millpond.features.key_codec import KeyCodec
 from millpond.features.partial_ir import UNKNOWN
-from millpond.features.value_header import with_header
+from millpond.features.stored.key_codec import KeyCodec
+from millpond.features.stored.value_header import with_header
 from tests.features.oracle import DAY, HOUR
 from tests.features.test_plan import EVENTS, KEY, MARK, PLAN, B, collected, tiles_of
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy
-from millpond.features.columnar import collect_table, group_rows, store_table
+from millpond.features.columnar.collect_table import collect_table, group_rows, store_table
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.operations import OPERATIONS
 from millpond.features.types import parse_type

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.features.cells.counts_and_sums import encode_fixed_point
-from millpond.features.fixed_point_arrays import added_fixed_points
+from millpond.features.columnar.fixed_point_arrays import added_fixed_points
 
 NUMBERS = st.builds(
     lambda mantissa, shift: mantissa << shift, st.integers(-(1 << 200), 1 << 200), st.integers(0, 2100)

@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 
 from millpond.features import Field, GroupBy, compile_group_by
 from millpond.features.latest_rows import latest_row
+from millpond.features.stored.value_header import HEADER
 from millpond.features.types import parse_type
-from millpond.features.value_header import HEADER
 from tests.features.values import scalars
 
 TYPES = ("long", "string", "map<string,date>", "decimal(9,2)", "double")

@@ -8,7 +8,7 @@ from millpond.errors import CorruptionError
 from millpond.features import UNKNOWN, Aggregation, Field, GroupBy, PartialIr, compile_group_by
 from millpond.features.cells.counts_and_sums import add_encoded, encode_fixed_point
 from millpond.features.operations import OPERATIONS
-from millpond.features.packed_cells import PackedCells
+from millpond.features.stored.packed_cells import PackedCells
 from millpond.features.types import parse_type
 from tests.features.test_fixed_point_arrays import NUMBERS
 from tests.features.test_operations import compiled

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.features.packed_columns import list_header, packed_ints, suffix_sums
+from millpond.features.stored.packed_columns import list_header, packed_ints, suffix_sums
 
 BORDERS = [border + step for border in (1 << 7, 1 << 8, 1 << 16, 1 << 32, (1 << 63) - 2) for step in (-1, 0, 1)]
 NUMBERS = st.sampled_from([0, *BORDERS]) | st.integers(0, (1 << 63) - 1)

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, DataError, MillpondError, OptionError, UnavailableError
-from millpond.features.value_header import HEADER, with_header
+from millpond.features.stored.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put, open_store
-from millpond.kv.redis_layout import decode_row, encode_expiring_row
+from millpond.kv.redis.layout import decode_row, encode_expiring_row
 from millpond.lookup import HttpLookup, KvLookup, MappedTable, write_kv_table
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.redis import RedisLookup
 from millpond.serving.client.address import address_of
 from millpond.serving.client.conversation import Conversation
 from millpond.serving.client.exchange import Answer
-from millpond.serving.http.json_bodies import JsonFetch
+from millpond.serving.http.bodies.json_bodies import JsonFetch
 from millpond.serving.http.limits import Limits
 from millpond.serving.messages import Target
-from millpond.spark.features.hop_manifest import HopManifest
+from millpond.spark.features.hops.manifest import HopManifest
 from millpond.spark.host.wire import Connection, Found
 from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.invalidations import Invalidated

@@ -18,10 +18,10 @@ from millpond.features import (
     encode_marker,
 )
 from millpond.features.answering import BatchDecoder, TileDecoder
-from millpond.features.format_1 import definition_hash
 from millpond.features.operations import OPERATIONS
+from millpond.features.stored.format_1 import definition_hash
+from millpond.features.stored.value_header import HEADER, with_header
 from millpond.features.types import parse_type
-from millpond.features.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put
 from millpond.spark.features.upload_lease import LEASE_DATASET, UploadLease
 from tests.features.oracle import DAY, MINUTE

@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
-from millpond.kv import Get, LmdbStore, Put, lmdb_environment, lmdb_layout
+from millpond.kv import Get, LmdbStore, Put
+from millpond.kv.lmdb import environment as lmdb_environment
+from millpond.kv.lmdb import layout as lmdb_layout
 
 PATIENCE_S = 20
 

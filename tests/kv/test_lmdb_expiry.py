@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from millpond.errors import CorruptionError
-from millpond.kv import LmdbStore, Put, lmdb_expiry, lmdb_layout
+from millpond.kv import LmdbStore, Put
+from millpond.kv.lmdb import expiry as lmdb_expiry
+from millpond.kv.lmdb import layout as lmdb_layout
 from tests.kv.lmdb_rows import entries, times
 
 

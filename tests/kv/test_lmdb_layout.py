@@ -5,7 +5,8 @@ import struct
 import lmdb
 import pytest
 
-from millpond.kv import LmdbStore, Put, lmdb_layout
+from millpond.kv import LmdbStore, Put
+from millpond.kv.lmdb import layout as lmdb_layout
 from tests.kv.lmdb_rows import entries, times
 
 

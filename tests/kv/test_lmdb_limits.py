@@ -5,7 +5,9 @@ import threading
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.kv import Get, LmdbStore, Put, lmdb_environment, lmdb_layout
+from millpond.kv import Get, LmdbStore, Put
+from millpond.kv.lmdb import environment as lmdb_environment
+from millpond.kv.lmdb import layout as lmdb_layout
 from tests.kv.lmdb_rows import MIB, run_child, times
 
 

@@ -13,7 +13,8 @@ import lmdb
 import pytest
 
 from millpond.errors import OptionError
-from millpond.kv import Get, LmdbStore, MemoryStore, Put, lmdb_layout
+from millpond.kv import Get, LmdbStore, MemoryStore, Put
+from millpond.kv.lmdb import layout as lmdb_layout
 from millpond.kv.readers_writer_lock import ReadersWriterLock
 from tests.kv.lmdb_rows import MIB, times
 
@@ -102,7 +103,7 @@ def test_what_a_killed_process_had_committed_is_there_and_the_rest_is_not(tmp_pa
 KILLED_INSIDE = """
 import os, signal, sys
 from millpond.kv import LmdbStore, Put
-from millpond.kv import lmdb_layout as module
+from millpond.kv.lmdb import layout as module
 store = LmdbStore(sys.argv[1])
 store.put_many("d", [Put(b"k", b"v", 1)])
 inside = module.entered

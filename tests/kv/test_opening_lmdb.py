@@ -8,7 +8,8 @@ import lmdb
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import LmdbStore, Put, lmdb_layout
+from millpond.kv import LmdbStore, Put
+from millpond.kv.lmdb import layout as lmdb_layout
 from tests.kv.lmdb_rows import run_child
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError
-from millpond.kv import AsyncRedisStore, Get, Put, RedisStore, redis_async, redis_connections, redis_operations
+from millpond.kv import AsyncRedisStore, Get, Put, RedisStore
 from millpond.kv.expiry import wall_ms
-from millpond.kv.redis_connections import Connections
-from millpond.kv.redis_layout import encode_expiring_row, encode_row
+from millpond.kv.redis import async_store as redis_async
+from millpond.kv.redis import connections as redis_connections
+from millpond.kv.redis import operations as redis_operations
+from millpond.kv.redis.connections import Connections
+from millpond.kv.redis.layout import encode_expiring_row, encode_row
 
 GOLDEN = Path(__file__).parent / "golden"
 HOUR_MS = 3_600_000

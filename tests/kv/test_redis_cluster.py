@@ -8,7 +8,7 @@ import pytest
 from benchmarks.redis_servers import redis_cluster, wait_until
 from millpond.errors import UnavailableError
 from millpond.kv import AsyncRedisStore, Get, Put, RedisStore
-from millpond.kv.redis_layout import slot_of, tag_of
+from millpond.kv.redis.layout import slot_of, tag_of
 from tests.kv.on_a_loop import OnALoop
 
 

@@ -6,10 +6,10 @@ import hiredis
 import pytest
 
 from millpond.errors import CorruptionError, OptionError, UnavailableError
-from millpond.kv.redis_dispatch import Pause, Send, dispatch
-from millpond.kv.redis_operations import Command
-from millpond.kv.redis_options import Address, redis_options
-from millpond.kv.redis_routes import Routes
+from millpond.kv.redis.dispatch import Pause, Send, dispatch
+from millpond.kv.redis.operations import Command
+from millpond.kv.redis.options import Address, redis_options
+from millpond.kv.redis.routes import Routes
 
 ONE, TWO = Address("one", 7000), Address("two", 7001)
 ALL_TO_ONE = [[0, 16_383, [b"one", 7000, b"id"], [b"two", 7001, b"id"]]]

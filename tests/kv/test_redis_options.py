@@ -3,7 +3,7 @@
 import pytest
 
 from millpond.errors import OptionError
-from millpond.kv.redis_options import Address, RedisOptions, redis_options
+from millpond.kv.redis.options import Address, RedisOptions, redis_options
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import DataError
 from millpond.kv import Get
-from millpond.kv.redis_connections import Replies
-from millpond.kv.redis_operations import RedisOperations
+from millpond.kv.redis.connections import Replies
+from millpond.kv.redis.operations import RedisOperations
 from millpond.kv.store import MAX_TIME_MS
 
 BOUNDS = st.none() | st.integers(-MAX_TIME_MS, MAX_TIME_MS) | st.integers(0, 2)

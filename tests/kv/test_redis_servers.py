@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from millpond.errors import OptionError, UnavailableError
-from millpond.kv import Get, Put, RedisStore, redis_operations
-from millpond.kv.redis_layout import encode_row
+from millpond.kv import Get, Put, RedisStore
+from millpond.kv.redis import operations as redis_operations
+from millpond.kv.redis.layout import encode_row
 from tests.kv.tls_proxy import tls_proxy
 
 HOUR_MS = 3_600_000

@@ -4,8 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.errors import OptionError
-from millpond.serving import Fetcher
-from millpond.serving.answer_log import AnswerLog
+from millpond.serving import AnswerLog, Fetcher
 
 from .test_fetcher import FLIGHT, PLANE
 from .world import BATCH_END_MS, EWR, NOBODY, NOON_MS, PLANS, small_world

@@ -9,9 +9,9 @@ import pytest
 from millpond.errors import OptionError
 from millpond.features import HOUR_MS, MINUTE_MS, compile_group_by
 from millpond.serving import Fetcher
-from millpond.serving.batch_rows import BatchRow
-from millpond.serving.cache_options import DEFAULT_BYTES, CacheBound, bounds_of, parse_cache_size
-from millpond.serving.doorkeeper import Doorkeeper
+from millpond.serving.caches.batch_rows import BatchRow
+from millpond.serving.caches.doorkeeper import Doorkeeper
+from millpond.serving.groups.cache_options import DEFAULT_BYTES, CacheBound, bounds_of, parse_cache_size
 
 from .world import AIRCRAFT_PLAN, BATCH_END_MS, PLANS, ROUTE, ROUTE_PLAN, Stream, WatchedStore, upload
 

@@ -3,8 +3,8 @@
 from millpond.cache.curves.registry import recordings_of
 from millpond.cache.curves.trace import read_trace
 from millpond.serving import Fetcher
-from millpond.serving.batch_rows import BatchRow
-from millpond.serving.cache_options import CacheBound
+from millpond.serving.caches.batch_rows import BatchRow
+from millpond.serving.groups.cache_options import CacheBound
 
 from .world import EWR, NOON_MS, PLANS, ROUTE_PLAN, small_world
 

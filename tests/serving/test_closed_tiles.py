@@ -15,8 +15,8 @@ from millpond.features import (
 )
 from millpond.kv import Put
 from millpond.serving import Fetcher
-from millpond.serving.closed_tiles import closed_end
-from millpond.serving.served_group import STEPS
+from millpond.serving.caches.closed_tiles import closed_end
+from millpond.serving.groups.served_group import STEPS
 
 from .world import BATCH_END_MS, Clock, Stream, WatchedStore, read_directly, upload
 

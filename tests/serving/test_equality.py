@@ -12,7 +12,7 @@ from benchmarks.redis_servers import redis_cluster, redis_server
 from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Join, JoinPart
 from millpond.kv import MemoryStore, open_store
 from millpond.serving import Fetcher, FetchRequest, FetchResponse
-from millpond.serving.served_group import STEPS
+from millpond.serving.groups.served_group import STEPS
 
 from .world import BATCH_END_MS, PLANS, ROUTE, ROUTE_PLAN, Clock, Stream, read_directly, upload
 

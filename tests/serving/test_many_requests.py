@@ -7,7 +7,7 @@ from millpond.errors import DataError, UnavailableError
 from millpond.features import HOUR_MS, MINUTE_MS, Join, JoinPart, stream_dataset
 from millpond.kv import PartlyReadError, Put
 from millpond.serving import Fetcher, FetchRequest
-from millpond.serving.served_group import STEPS
+from millpond.serving.groups.served_group import STEPS
 
 from .world import BATCH_END_MS, NOON_MS, PLANS, ROUTE, ROUTE_PLAN, Clock, Stream, WatchedStore, read_directly, upload
 

@@ -9,8 +9,8 @@ import msgspec
 
 from millpond.commands.serve import serve
 from millpond.features import GroupBy
-from millpond.kv.redis_options import _OPTIONS as REDIS_OPTIONS
-from millpond.kv.redis_options import RedisOptions
+from millpond.kv.redis.options import _OPTIONS as REDIS_OPTIONS
+from millpond.kv.redis.options import RedisOptions
 from millpond.serving import Fetcher
 from millpond.serving.http import Limits
 

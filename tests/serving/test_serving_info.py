@@ -8,8 +8,8 @@ from millpond.errors import UnavailableError
 from millpond.features import DAY_MS, SERVING_INFO_DATASET
 from millpond.kv import Put
 from millpond.serving import Fetcher
-from millpond.serving.served_group import ServedGroup
-from millpond.serving.serving_info import ServingInfos
+from millpond.serving.groups.served_group import ServedGroup
+from millpond.serving.groups.serving_info import ServingInfos
 
 from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, WatchedStore, upload
 

@@ -12,8 +12,8 @@ import pytest
 from millpond.errors import UnavailableError
 from millpond.features import CLOSING_KEY, ClosingTime, encode_closing_time
 from millpond.kv import Put
-from millpond.spark.features.tile_rows import CLOSING
-from millpond.spark.features.tile_writer import tile_writer
+from millpond.spark.features.tiles.rows import CLOSING
+from millpond.spark.features.tiles.writer import tile_writer
 from millpond.state.checkpoint import Shard
 from millpond.state.checkpoint import restoring as restoring_module
 from millpond.state.checkpoint.format.segment import decode_segment

@@ -19,10 +19,10 @@ from millpond.errors import UnavailableError
 from millpond.features import HOUR_MS, stream_dataset
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher
-from millpond.spark.features.tile_combine import EventCounts
-from millpond.spark.features.tile_processor import TileProcessor
-from millpond.spark.features.tile_slots import CLOSING_SLOT
-from millpond.spark.features.tile_writer import tile_writer
+from millpond.spark.features.tiles.combine import EventCounts
+from millpond.spark.features.tiles.processor import TileProcessor
+from millpond.spark.features.tiles.slots import CLOSING_SLOT
+from millpond.spark.features.tiles.writer import tile_writer
 from tests.features import oracle
 from tests.serving.world import upload
 from tests.spark.features.arrow_states import OneShard, blobs_of

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError, MillpondError
-from millpond.features.value_header import checked_body, with_header
+from millpond.features.stored.value_header import checked_body, with_header
 from millpond.kv import LmdbStore
 from millpond.lookup import MappedTable
 from millpond.serving import Fetcher

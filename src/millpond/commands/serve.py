@@ -19,12 +19,12 @@ from millpond.errors import OptionError
 from millpond.kv import open_store
 from millpond.metrics.otlp import otlp_push
 from millpond.serving import Fetcher
-from millpond.serving.answers import Stale
+from millpond.serving.answers.answer_values import Stale
 from millpond.serving.http import HttpApp, Limits, Tls, http_app, read_api_keys
-from millpond.serving.http.ending import end_within
-from millpond.serving.http.log import log_as_json
-from millpond.serving.http.processes import Place, Processes, serve_as_worker, worker_place
-from millpond.serving.http.server import bound_listener, run_server, url_of
+from millpond.serving.http.running.ending import end_within
+from millpond.serving.http.running.log import log_as_json
+from millpond.serving.http.running.processes import Place, Processes, serve_as_worker, worker_place
+from millpond.serving.http.running.server import bound_listener, run_server, url_of
 
 if TYPE_CHECKING:
     from uvicorn import Server

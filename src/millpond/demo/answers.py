@@ -25,7 +25,7 @@ from millpond.demo.report import CacheCount, Measure, total_caches, total_counts
 from millpond.errors import UnavailableError
 from millpond.kv import KVStore, open_store
 from millpond.serving import FetchClient, Fetcher, FetchRequest, FetchResponse, http_app, running_server
-from millpond.serving.answer_log import AnswerLog
+from millpond.serving.answers.answer_log import AnswerLog
 from millpond.serving.counters import FetcherStats
 
 REQUESTS_PER_ROUND = 100

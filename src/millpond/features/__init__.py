@@ -19,7 +19,7 @@ from millpond.features.definitions import (
 from millpond.features.derivations import CompiledDerivations, Derivation
 from millpond.features.partial_ir import UNKNOWN, PartialIr
 from millpond.features.plan import GroupByPlan, compile_group_by
-from millpond.features.rows import (
+from millpond.features.stored.rows import (
     CLOSING_KEY,
     MARKER_ADDRESS,
     ClosingTime,
@@ -33,7 +33,7 @@ from millpond.features.rows import (
     tile_address,
     tile_range,
 )
-from millpond.features.serving_info import SERVING_INFO_DATASET, ServingInfo, serving_info_key
+from millpond.features.stored.serving_info import SERVING_INFO_DATASET, ServingInfo, serving_info_key
 from millpond.features.tiles import Tile
 from millpond.features.windows import (
     DAY_MS,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from millpond.features.inputs import Inputs
-from millpond.features.stored_features import to_stored
+from millpond.features.stored.stored_features import to_stored
 from millpond.features.types import DataType
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -27,17 +27,17 @@ from millpond.features.batch import BatchIr, Timeline, check_batch_end
 from millpond.features.cells.cell import Cell, Ir
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
-from millpond.features.format_1 import FORMAT_VERSION as FORMAT_1
-from millpond.features.format_1 import Format1Codec
 from millpond.features.inputs import Inputs, check_times
-from millpond.features.key_codec import KeyCodec
 from millpond.features.layers import Span, layers_of, spans
 from millpond.features.own_times import irs_since, keeps_own_times
 from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
 from millpond.features.plan_hashes import batch_form_of, definition_hash, generation_of
+from millpond.features.stored.format_1 import FORMAT_VERSION as FORMAT_1
+from millpond.features.stored.format_1 import Format1Codec
+from millpond.features.stored.key_codec import KeyCodec
+from millpond.features.stored.value_codec import BatchCodec, TileCodec, ValueCodec
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.types import parse_type
-from millpond.features.value_codec import BatchCodec, TileCodec, ValueCodec
 from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
 
 _FORMAT_1 = bytes((FORMAT_1,))

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from millpond.features.definitions import GroupBy
-from millpond.features.key_codec import KEY_FORMAT_VERSION
+from millpond.features.stored.key_codec import KEY_FORMAT_VERSION
+from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION
 from millpond.features.types import DataType
-from millpond.features.value_codec import VALUE_FORMAT_VERSION
 
 
 def definition_hash(group_by: GroupBy) -> str:

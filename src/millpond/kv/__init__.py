@@ -5,10 +5,10 @@ stays light.
 """
 
 from millpond.kv.async_store import async_store
-from millpond.kv.lmdb import LmdbStore
+from millpond.kv.lmdb.store import LmdbStore
 from millpond.kv.memory import MemoryStore
-from millpond.kv.redis import RedisStore
-from millpond.kv.redis_async import AsyncRedisStore
+from millpond.kv.redis.async_store import AsyncRedisStore
+from millpond.kv.redis.store import RedisStore
 from millpond.kv.store import (
     MAX_KEY_BYTES,
     AsyncKVStore,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from millpond.kv.lmdb import LmdbStore
+from millpond.kv.lmdb.store import LmdbStore
 from millpond.kv.memory import MemoryStore
-from millpond.kv.redis import RedisStore
-from millpond.kv.redis_async import AsyncRedisStore
+from millpond.kv.redis.async_store import AsyncRedisStore
+from millpond.kv.redis.store import RedisStore
 from millpond.kv.store import Get, KVStore, Put, Rows, TimedValue, check_walkable
 
 

@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl, unquote
 
 from millpond import options
 from millpond.errors import OptionError
-from millpond.kv.lmdb import LmdbStore
+from millpond.kv.lmdb.store import LmdbStore
 from millpond.kv.memory import MemoryStore
-from millpond.kv.redis import RedisStore
+from millpond.kv.redis.store import RedisStore
 from millpond.masking import masked, split_url
 
 _LMDB_OPTIONS: options.Known = {

@@ -3,13 +3,13 @@
 uvicorn and httptools are imported when a server or a client is made, so that this package stays light.
 """
 
-from millpond.serving.answer_log import AnswerLog
+from millpond.serving.answers.answer_log import AnswerLog
+from millpond.serving.answers.prepared import Prepared
 from millpond.serving.client import AsyncFetchClient, FetchClient
 from millpond.serving.counters import FetcherStats, Freshness, Histogram
 from millpond.serving.fetcher import Fetcher
 from millpond.serving.http import HttpApp, Limits, Tls, http_app, running_server, serve
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
-from millpond.serving.prepared import Prepared
 
 __all__ = [
     "AnswerLog",

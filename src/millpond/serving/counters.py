@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from millpond.cache import CacheStats
-from millpond.serving.short_read import READ_COUNTS, ReadCounts
 
 SAMPLED_ONE_IN = 16
 """One fetch in this many is timed."""
@@ -25,6 +24,12 @@ BOUNDS_SECONDS = (
 )  # fmt: skip
 """The upper bounds of a histogram's buckets; one more bucket takes everything above."""
 
+
+READ_COUNTS = ("batch_gets", "batch_gets_saved", "stream_gets", "rows", "bytes", "tiles", "tiles_saved")
+"""What a short read counts, under the names of a `Tally`."""
+
+ReadCounts = tuple[int, int, int, int, int, int, int]
+"""The counts of one read, in the order of `READ_COUNTS`."""
 
 _MOST_WAITING = 512
 """How many fetches by short reads are queued before they are added to the sums."""

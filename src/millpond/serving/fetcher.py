@@ -7,7 +7,7 @@ found, never what it is. What cannot be answered exactly is left out, and `error
 
 This module is the public interface. `targets` knows what is served. `answerer` asks the store: it reads all keys
 together (`fetch_rounds`), each by a short read (`short_read`) or a full read (`key_read`), and assembles the
-answers (`answers`).
+answers (`answers.answer_values`).
 
 An error in the call (an unknown target, a key of the wrong type) raises before anything is read. If the store
 fails, `UnavailableError` is raised. A fault in the data of one GroupBy or key is in the `errors` of its answers,
@@ -27,27 +27,27 @@ from millpond.cache import monotonic_ms
 from millpond.errors import OptionError
 from millpond.features import GroupBy, Join, ServingInfo
 from millpond.kv import KVStore
-from millpond.serving.answerer import Answerer
-from millpond.serving.answers import Stale
-from millpond.serving.cache_options import CacheBound, CacheSize, Sizes, bounds_of, make_cache
-from millpond.serving.cache_recording import recorded_caches, traced_caches
-from millpond.serving.cached_reader import CachedReader
+from millpond.serving.answers.answer_values import Stale
+from millpond.serving.answers.answerer import Answerer
+from millpond.serving.answers.fetch_call import Shared
+from millpond.serving.answers.prepared import Prepared
+from millpond.serving.answers.targets import Definition, TargetName, Targets, by_name
+from millpond.serving.caches.entry_sizes import batch_row_size, closed_tiles_size
 from millpond.serving.counters import Counters, FetcherStats, Tally
-from millpond.serving.entry_sizes import batch_row_size, closed_tiles_size
-from millpond.serving.fetch_call import Shared
 from millpond.serving.fetcher_stats import fetcher_stats
+from millpond.serving.groups.cache_options import CacheBound, CacheSize, Sizes, bounds_of, make_cache
+from millpond.serving.groups.cache_recording import recorded_caches, traced_caches
+from millpond.serving.groups.landing import hottest_rows, replace_entries
+from millpond.serving.groups.served_group import STEPS, ServedGroup
+from millpond.serving.groups.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
 from millpond.serving.landed_batch import LandedBatch
-from millpond.serving.landing import hottest_rows, replace_entries
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
-from millpond.serving.prepared import Prepared
-from millpond.serving.served_group import STEPS, ServedGroup
-from millpond.serving.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
-from millpond.serving.targets import Definition, TargetName, Targets, by_name
+from millpond.serving.reads.cached_reader import CachedReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millpond.serving.answer_log import AnswerLog
+    from millpond.serving.answers.answer_log import AnswerLog
 
 
 def wall_clock_ms() -> int:
@@ -262,7 +262,7 @@ class Fetcher:
         features whose null stands for "not known", and ``errors``: the reasons, by feature or part. A value that
         does not fit its column, such as a sum of decimals over 38 digits, is unavailable. Raises as `fetch`.
         """
-        from millpond.serving.answer_table import key_columns, requests_of, table_of, table_of_columns, times_of
+        from millpond.serving.answers.answer_table import key_columns, requests_of, table_of, table_of_columns, times_of
 
         prepared = self.prepare(target, features)
         columns = key_columns(prepared, table)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from millpond.cache import CacheStats
 from millpond.serving.counters import Counters, FetcherStats, Freshness, process_bytes
 from millpond.serving.group_status import NEVER_MS
-from millpond.serving.served_group import ServedGroup
-from millpond.serving.serving_info import ServingInfos
+from millpond.serving.groups.served_group import ServedGroup
+from millpond.serving.groups.serving_info import ServingInfos
 
 
 def fetcher_stats(

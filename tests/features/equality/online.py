@@ -10,9 +10,9 @@ from millpond.features import compile_group_by, stream_dataset
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.types import parse_type
 from millpond.kv import MemoryStore
-from millpond.spark.features.tile_combine import EventCounts, combiner
-from millpond.spark.features.tile_processor import TileProcessor
-from millpond.spark.features.tile_writer import tile_writer
+from millpond.spark.features.tiles.combine import EventCounts, combiner
+from millpond.spark.features.tiles.processor import TileProcessor
+from millpond.spark.features.tiles.writer import tile_writer
 from tests.serving.world import upload, upload_values
 from tests.spark.features.arrow_states import OneShard, blobs_of
 

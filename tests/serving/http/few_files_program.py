@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from answering import Answering
 
 from millpond.serving import Limits, http_app, running_server
-from millpond.serving.http.log import log_as_json
+from millpond.serving.http.running.log import log_as_json
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))

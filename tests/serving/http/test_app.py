@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import CorruptionError, UnavailableError
 from millpond.serving import http_app, running_server
-from millpond.serving.http.log import JsonLines
+from millpond.serving.http.running.log import JsonLines
 
 from .answering import NOW_MS
 

@@ -12,8 +12,8 @@ import pytest
 
 from millpond.errors import DataError
 from millpond.serving import Limits
-from millpond.serving.http.arrow_bodies import read_table, requests_of, table_of, write_table
 from millpond.serving.http.asgi import ARROW_MEDIA_TYPE as MEDIA_TYPE
+from millpond.serving.http.bodies.arrow_bodies import read_table, requests_of, table_of, write_table
 
 from .answering import EVERY_TYPE, ROUTE, TYPED
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from millpond.serving import Limits
-from millpond.serving.http.connections import Connections
+from millpond.serving.http.running.connections import Connections
 
 from .answering import Gate
 

@@ -210,10 +210,10 @@ def test_calls_ahead_of_a_slow_reader_are_all_answered_in_order(url):
 
 def test_without_httptools_h11_parses(serving, call, monkeypatch):
     monkeypatch.setitem(sys.modules, "httptools", None)
-    monkeypatch.delitem(sys.modules, "millpond.serving.http.httptools_calls", raising=False)
+    monkeypatch.delitem(sys.modules, "millpond.serving.http.running.httptools_calls", raising=False)
     url = serving()
     assert call(url, "POST", "/v1/fetch/route", FETCH)[0] == 200
     with connected(url) as caller:
         caller.sendall(b"hello\r\n\r\n")
         assert caller.recv(1 << 16).startswith(b"HTTP/1.1 400")
-    assert "millpond.serving.http.httptools_calls" not in sys.modules
+    assert "millpond.serving.http.running.httptools_calls" not in sys.modules

@@ -7,8 +7,8 @@ import resource
 import pytest
 
 from millpond.errors import OptionError
-from millpond.serving.http import open_files
-from millpond.serving.http.open_files import allow_open_files, connections_allowed, report_refused_accepts
+from millpond.serving.http.running import open_files
+from millpond.serving.http.running.open_files import allow_open_files, connections_allowed, report_refused_accepts
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher, http_app
-from millpond.serving.http.page_routes import NewestFamilies
+from millpond.serving.http.page.page_routes import NewestFamilies
 
 
 @pytest.mark.parametrize(("took", "until"), [(0.02, 0.18), (0.5, 1.0)], ids=["nine times as long", "a second at most"])

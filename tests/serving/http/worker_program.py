@@ -3,8 +3,8 @@
 import sys
 
 from millpond.serving import Limits, http_app
-from millpond.serving.http.processes import Processes, serve_as_worker, worker_place
-from millpond.serving.http.server import bound_listener, url_of
+from millpond.serving.http.running.processes import Processes, serve_as_worker, worker_place
+from millpond.serving.http.running.server import bound_listener, url_of
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 from answering import Answering

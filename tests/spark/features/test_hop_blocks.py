@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millpond.features import DAY_MS, HOUR_MS, Aggregation, Field, GroupBy, compile_group_by, parse_window
 from millpond.features.hops import KEPT_DAYS_MS, Hops
-from millpond.spark.features.hop_blocks import Block, Blocks
+from millpond.spark.features.hops.blocks import Block, Blocks
 
 B = 16_000 * DAY_MS
 

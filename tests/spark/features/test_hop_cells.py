@@ -12,7 +12,7 @@ from millpond.features.cells.counts_and_sums import count_cells, sum_cells, to_f
 from millpond.features.cells.extremes import min_cells
 from millpond.features.plan import suffixes
 from millpond.features.types import parse_type
-from millpond.spark.features.hop_cells import decode_cells, encode_cells, merged_stored, packed_suffixes
+from millpond.spark.features.hops.cells import decode_cells, encode_cells, merged_stored, packed_suffixes
 
 DOUBLE = parse_type("double")
 COUNTS = st.one_of(st.integers(0, 127), st.integers(0, 1 << 40))

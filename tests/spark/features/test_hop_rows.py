@@ -10,9 +10,9 @@ import pytest
 
 from millpond.errors import CorruptionError
 from millpond.features import DAY_MS, Aggregation, Field, GroupBy, compile_group_by
-from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
-from millpond.spark.features.hop_files import KEY_HASH, read_files
-from millpond.spark.features.hop_rows import ROUTING_KEY, HopTask
+from millpond.spark.features.hops.batch_rows_of_keys import RowCounts, batch_rows_of_keys
+from millpond.spark.features.hops.files import KEY_HASH, read_files
+from millpond.spark.features.hops.tasks import ROUTING_KEY, HopTask
 from millpond.spark.shuffle.partitioner import routing_keys
 
 B = 16_000 * DAY_MS
@@ -68,8 +68,8 @@ def drawn(rng, count, begin_ms, end_ms):
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 15])
 def test_rows_of_files_and_of_new_events_are_those_of_all_events(tmp_path, monkeypatch, hash_of, at_once):
     monkeypatch.setattr("millpond.spark.shuffle.arrow_lots.ROWS_AT_ONCE", at_once)
-    monkeypatch.setattr("millpond.spark.features.hop_files._ROWS_AT_ONCE", at_once)
-    monkeypatch.setattr("millpond.spark.features.hop_files._ROWS_A_GROUP", at_once)
+    monkeypatch.setattr("millpond.spark.features.hops.files._ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("millpond.spark.features.hops.files._ROWS_A_GROUP", at_once)
     rng = random.Random(at_once)
     history, day = drawn(rng, 60, B - 9 * DAY_MS, B), drawn(rng, 20, B, B + DAY_MS)
     first = HopTask(PLAN, B, tmp_path, 1, 1, (), ()).attempt()

@@ -11,10 +11,10 @@ from millpond.features import DAY_MS, HOUR_MS, Aggregation, EntitySource, Field,
 from millpond.kv import Get, LmdbStore
 from millpond.metrics import MemoryRecorder
 from millpond.spark.features.backfill import backfill
-from millpond.spark.features.batch_rows_of_keys import RowCounts
-from millpond.spark.features.hop_days import WatchedDays, count_days, in_days
-from millpond.spark.features.hop_manifest import HopBlock, HopDay, HopManifest
-from millpond.spark.features.hop_table import HopTable
+from millpond.spark.features.hops.batch_rows_of_keys import RowCounts
+from millpond.spark.features.hops.days import WatchedDays, count_days, in_days
+from millpond.spark.features.hops.manifest import HopBlock, HopDay, HopManifest
+from millpond.spark.features.hops.table import HopTable
 from millpond.spark.features.sources import batch_rows
 from millpond.spark.features.upload import upload
 
@@ -134,7 +134,7 @@ def test_days_are_counted_by_the_job_that_reads_them_unless_closed_days_have_cha
         counted.append(count_days(events))
         return counted[-1]
 
-    monkeypatch.setattr("millpond.spark.features.hop_table.count_days", counting)
+    monkeypatch.setattr("millpond.spark.features.hops.table.count_days", counting)
     rng = random.Random(15)
     rows = drawn(rng, 100, B - 9 * DAY_MS, B)
     uploads.check(rows, B)
@@ -261,7 +261,7 @@ def test_a_task_that_runs_twice_makes_equal_rows_and_files_of_its_own(uploads, s
 
 
 def test_keys_in_several_buckets_give_the_same_rows(uploads, monkeypatch):
-    monkeypatch.setattr("millpond.spark.features.hop_table._EVENTS_A_BUCKET", 50)
+    monkeypatch.setattr("millpond.spark.features.hops.table._EVENTS_A_BUCKET", 50)
     rng = random.Random(13)
     rows = drawn(rng, 200, B - 20 * DAY_MS, B)
     uploads.check(rows, B)

@@ -26,7 +26,7 @@ from millpond.kv import Get, LmdbStore, RedisStore
 from millpond.metrics import MemoryRecorder
 from millpond.serving import Fetcher
 from millpond.spark.features.stream import stream, tile_updates
-from millpond.spark.features.tile_rows import OPENED
+from millpond.spark.features.tiles.rows import OPENED
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
 from tests.features import oracle

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.features import Aggregation, Field, GroupBy, compile_group_by, tile_start
-from millpond.spark.features.tile_combine import EventCounts, combiner
-from millpond.spark.features.tile_slots import CLOSING_SLOT, decode_combined, slot_of
+from millpond.spark.features.tiles.combine import EventCounts, combiner
+from millpond.spark.features.tiles.slots import CLOSING_SLOT, decode_combined, slot_of
 
 GROUP_BY = GroupBy(
     "paid",

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import MARKER_ADDRESS
-from millpond.features.rows import layer_of
-from millpond.spark.features import tile_leaves
-from millpond.spark.features.tile_leaves import LEAF_BYTES, ROOT_FORMAT_VERSION, decode_root, encode_root
-from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS
-from millpond.spark.features.tile_slots import decode_block, decode_markers, slot_of
+from millpond.features.stored.rows import layer_of
+from millpond.spark.features.tiles import leaves as tile_leaves
+from millpond.spark.features.tiles.leaves import LEAF_BYTES, ROOT_FORMAT_VERSION, decode_root, encode_root
+from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS
+from millpond.spark.features.tiles.slots import decode_block, decode_markers, slot_of
 from tests.spark.features.test_tile_processor import (
     DAY_MS,
     HOUR_MS,

@@ -18,9 +18,9 @@ from millpond.features import (
     tile_address,
     tile_start,
 )
-from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
-from millpond.spark.features.tile_rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
-from millpond.spark.features.tile_slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
+from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS, TileProcessor
+from millpond.spark.features.tiles.rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, MARKED, OPENED
+from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, encode_combined, slot_of
 from tests.spark.features.arrow_states import OneShard
 
 GROUP_BY = GroupBy(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import UNKNOWN, Aggregation, Field, GroupBy, compile_group_by
-from millpond.features.value_header import HEADER, with_header
-from millpond.spark.features.tile_slots import (
+from millpond.features.stored.value_header import HEADER, with_header
+from millpond.spark.features.tiles.slots import (
     SLOTS,
     Block,
     TileCells,

@@ -4,8 +4,8 @@ import pyarrow as pa
 
 from millpond.features import MARKER_ADDRESS, tile_address
 from millpond.kv import MemoryStore
-from millpond.spark.features.tile_rows import AMENDED, CLOSED, OPENED
-from millpond.spark.features.tile_writer import _writer
+from millpond.spark.features.tiles.rows import AMENDED, CLOSED, OPENED
+from millpond.spark.features.tiles.writer import _writer
 from tests.spark.features.arrow_states import blobs_of
 
 START_MS = 1_388_361_600_000

@@ -14,8 +14,8 @@ import msgspec
 
 from millpond.features.batch import BatchIr
 from millpond.features.plan import GroupByPlan
-from millpond.features.value_codec import VALUE_FORMAT_VERSION
-from millpond.features.value_header import DECODE_ERRORS, HEADER, checked_body
+from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.stored.value_header import DECODE_ERRORS, HEADER, checked_body
 
 _FORM_BYTES = 4
 _decode = msgspec.msgpack.Decoder(list[Any]).decode

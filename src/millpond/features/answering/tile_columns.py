@@ -19,11 +19,11 @@ import msgspec
 from millpond.features.answering.tile_decoder import tile_head
 from millpond.features.cells.cell import Cell, CellOperation
 from millpond.features.cells.stored_values import encode_int
-from millpond.features.packed_columns import list_header
 from millpond.features.plan import GroupByPlan
 from millpond.features.scalar_values import LONG_MAX, LONG_MIN
-from millpond.features.value_codec import VALUE_FORMAT_VERSION
-from millpond.features.value_header import DECODE_ERRORS, HEADER
+from millpond.features.stored.packed_columns import list_header
+from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION
+from millpond.features.stored.value_header import DECODE_ERRORS, HEADER
 
 _NUMBERS = 4
 _body = itemgetter(slice(HEADER.size, None))

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from millpond.features.plan import GroupByPlan
+from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION, cell_id
+from millpond.features.stored.value_header import DECODE_ERRORS, HEADER
 from millpond.features.tiles import Tile
-from millpond.features.value_codec import VALUE_FORMAT_VERSION, cell_id
-from millpond.features.value_header import DECODE_ERRORS, HEADER
 
 _checksum = struct.Struct(">xI").unpack_from
 

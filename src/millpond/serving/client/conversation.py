@@ -21,9 +21,9 @@ from millpond.features import GroupBy
 from millpond.features.definitions import Join
 from millpond.serving.client.address import Address
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
+from millpond.serving.http.json_types import feature_values
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
-from millpond.serving.json_types import feature_values
 from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ from millpond.serving.http.limits import Limits
 from millpond.serving.http.measures import CallMeasures
 from millpond.serving.http.problems import RefusedError, code_of
 from millpond.serving.http.routes import OtherProcesses, routes_of
+from millpond.serving.http.served import Served
 from millpond.serving.http.whole_calls import whole_calls
-from millpond.serving.served import Served
 
 _CLOSE: Header = (b"connection", b"close")
 _CHALLENGE: Header = (b"www-authenticate", b"Bearer")

@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 
 from millpond.errors import DataError
 from millpond.serving.http.asgi import ARROW_MEDIA_TYPE, JSON_TYPE, Call, Header, Reply
+from millpond.serving.http.bodies.json_bodies import JsonFetch, write_results
+from millpond.serving.http.bodies.request_bodies import RequestBodies
 from millpond.serving.http.in_flight import InFlight
-from millpond.serving.http.json_bodies import JsonFetch, write_results
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.problems import RefusedError
-from millpond.serving.http.request_bodies import RequestBodies
+from millpond.serving.http.served import Served
 from millpond.serving.messages import FetchRequest, FetchResponse, Target
-from millpond.serving.served import Served
 
 SLICE = 100
 """How many requests of one call are answered before other calls get their turn."""
@@ -113,7 +113,7 @@ class FetchRoute:
 
     async def _other(self, call: Call, body: bytes, sent: Format, wanted: Format) -> Reply:
         """Answer a call of which the body, the answer or both are Arrow."""
-        from millpond.serving.http import arrow_bodies
+        from millpond.serving.http.bodies import arrow_bodies
 
         target = self._target
         if sent == "json":

@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.metrics.families import MEDIA_TYPE
 from millpond.serving.http.asgi import ARROW_MEDIA_TYPE
-from millpond.serving.http.json_bodies import FetchResults, body_type
+from millpond.serving.http.bodies.json_bodies import FetchResults, body_type
 from millpond.serving.http.limits import Limits
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedGroupBys, ServedJoins, ServedTarget, Status

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from millpond.errors import MillpondError
-from millpond.serving.served import Served
+from millpond.serving.http.served import Served
 
 FRESH_MS = 1_000
 """How long an answer is used again."""

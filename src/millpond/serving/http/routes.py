@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from millpond.cache.curves import curves_view
 from millpond.metrics.families import MEDIA_TYPE, Family, of_processes, prometheus_text
 from millpond.serving.http.asgi import Call, Handler, Reply, Route, json_reply, problem_reply
+from millpond.serving.http.bodies.request_bodies import RequestBodies
 from millpond.serving.http.fetch_route import FetchRoute
 from millpond.serving.http.openapi import openapi_document
-from millpond.serving.http.page_routes import page_routes
+from millpond.serving.http.page.page_routes import page_routes
 from millpond.serving.http.readiness import Readiness
-from millpond.serving.http.request_bodies import RequestBodies
 from millpond.serving.http.served_targets import ServedGroupBys, ServedJoins, Status, served_target
 from millpond.serving.messages import Target
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from millpond.serving.http.served import Served
 from millpond.serving.messages import Target
-from millpond.serving.served import Served
 
 
 class ServedBatch(msgspec.Struct):

@@ -14,9 +14,9 @@ from millpond.features import GroupBy, compile_group_by
 from millpond.features.batch import check_batch_end
 from millpond.features.windows import DAY_MS
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.features.batch_rows_of_keys import RowCounts
-from millpond.spark.features.hop_manifest import HopManifest
-from millpond.spark.features.hop_table import HopTable
+from millpond.spark.features.hops.batch_rows_of_keys import RowCounts
+from millpond.spark.features.hops.manifest import HopManifest
+from millpond.spark.features.hops.table import HopTable
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.task_outcomes import outcomes_of
 

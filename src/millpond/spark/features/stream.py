@@ -1,8 +1,8 @@
 """Streaming tiles: turns the events after the batch end into tiles in the KV store.
 
 Place on the data path: between a stream of events and the tiles that the fetcher reads. There are three steps: events
-are combined by key and tile before the shuffle (`tile_combine`), a keyed operator keeps the tiles (`tile_processor`),
-and each micro-batch is written (`tile_writer`).
+are combined by key and tile before the shuffle (`tiles.combine`), a keyed operator keeps the tiles (`tiles.processor`),
+and each micro-batch is written (`tiles.writer`).
 
 Delivery: at least once, and idempotent: same key and address, same bytes. Freshness: one micro-batch. Recovery: restart
 from the checkpoint. A stream that is restarted without its checkpoint begins with empty tiles. Its closing time goes
@@ -27,10 +27,10 @@ from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.features.columns import TIME, input_names, key_names
 from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
-from millpond.spark.features.tile_combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
-from millpond.spark.features.tile_processor import DEFAULT_RETENTION_MS, TileProcessor
-from millpond.spark.features.tile_rows import TILE_SCHEMA
-from millpond.spark.features.tile_writer import tile_writer
+from millpond.spark.features.tiles.combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
+from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS, TileProcessor
+from millpond.spark.features.tiles.rows import TILE_SCHEMA
+from millpond.spark.features.tiles.writer import tile_writer
 from millpond.spark.operator.keyed import KeyedData, keyed
 from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.spec.operator import StateConfig

@@ -35,14 +35,14 @@ from millpond.features import (
     stream_dataset,
 )
 from millpond.features.batch import check_batch_end
-from millpond.features.value_header import checked_body, unreadable, with_header
+from millpond.features.stored.value_header import checked_body, unreadable, with_header
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.features.batch_rows_of_keys import RowCounts, batch_rows_of_keys
 from millpond.spark.features.columns import key_names
-from millpond.spark.features.hop_rows import HopTask
-from millpond.spark.features.hop_table import HopChange, HopTable
+from millpond.spark.features.hops.batch_rows_of_keys import RowCounts, batch_rows_of_keys
+from millpond.spark.features.hops.table import HopChange, HopTable
+from millpond.spark.features.hops.tasks import HopTask
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.task_outcomes import outcomes_of
 from millpond.spark.features.upload_lease import leased

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import msgspec
 
 from millpond.errors import UnavailableError
-from millpond.features.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
+from millpond.features.stored.value_header import DECODE_ERRORS, checked_body, unreadable, with_header
 from millpond.kv import Get, KVStore, Put
 
 LEASE_DATASET = "upload_lease"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptionError
-from millpond.features.value_header import checked_body, with_header
+from millpond.features.stored.value_header import checked_body, with_header
 from millpond.lookup import Key, LookupTable
 from millpond.lookup.caches.column_file import one_chunk
 from millpond.lookup.column_cache.key_hash import key_array

@@ -1,0 +1,1 @@
+"""Collecting whole Arrow tables of events by array operations."""

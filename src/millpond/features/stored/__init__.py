@@ -1,0 +1,1 @@
+"""What the KV store holds of features, as bytes: keys, rows, values and serving info."""

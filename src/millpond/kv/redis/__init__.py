@@ -1,0 +1,1 @@
+"""The key-value store in Redis, Valkey or a Redis Cluster."""

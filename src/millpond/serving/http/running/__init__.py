@@ -1,0 +1,1 @@
+"""Serving processes and their connections."""

@@ -1,0 +1,1 @@
+"""Reading the keys of a GroupBy: from its caches and the store."""
