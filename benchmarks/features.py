@@ -116,7 +116,7 @@ def _change(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str,
     return change(spark, folder / "change", sizes.change_keys)
 
 
-def _upload(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str, float]:
+def _upload(spark: SparkSession | None, folder: Path, sizes: Sizes) -> dict[str, Any]:
     assert spark is not None
     return measure_upload(spark, folder / "upload", sizes.scale)
 
@@ -216,7 +216,7 @@ def _training_set_bars(found: dict[str, float]) -> list[Bar]:
     ]
 
 
-def _upload_bars(found: dict[str, float]) -> list[Bar]:
+def _upload_bars(found: dict[str, Any]) -> list[Bar]:
     return [
         Bar("upload: seconds by Spark's", found["seconds"] / found["spark_seconds"], found["spark_seconds"], at_most=3),
         Bar(

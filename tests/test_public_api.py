@@ -122,7 +122,7 @@ MODULES_BUDGET = {
     "millpond.kv": 200,
     "millpond.lookup": 450,
     "millpond.metrics": 60,
-    "millpond.serving": 480,
+    "millpond.serving": 500,
     "millpond.spark": 380,
     "millpond.state": 440,
     "millpond.state.spi": 440,
