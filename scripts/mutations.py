@@ -329,7 +329,7 @@ MUTATIONS = [
         "lookup/caches/full.py",
         "            if self._closed:\n                return\n",
         "",
-        ("tests/lookup/test_full.py",),
+        ("tests/lookup/test_opening_full.py",),
     ),
     Mutation(
         "the near end of a window",
