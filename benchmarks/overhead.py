@@ -23,13 +23,12 @@ import argparse
 import gc
 import os
 import random
-import shutil
 import statistics
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ KEYED = Size(200_000, 100_000)
 KEYED_WARM = Size(100_000, 100_000)
 KEYED_BATCHES = 6
 KEYED_WARM_BATCHES = 26
-KEYED_ROUNDS = 4
+KEYED_ROUNDS = 24
 KEYED_ENTRIES = 40_000
 
 Run = Callable[[], None]
@@ -192,14 +191,21 @@ def _fetches(fetch: Callable[..., Any], calls: int, *, scraped: str | None = Non
 
 
 def keyed_streams(chosen: list[str]) -> dict[str, Ratios]:
-    """The processor's time of some batches without over that with, of each form."""
+    """The processor's time of batches without over that of batches with, of each form."""
     from millpond.spark import session
 
     forms = {
         "keyed_rows": (Spending, "transformWithState"),
         "keyed_arrow": (SpendingArrow, "transformWithStateInArrow"),
     }
-    spark = session("overhead", master="local[2]", spark__sql__shuffle__partitions="2", spark__ui__enabled="false")
+    spark = session(
+        "overhead",
+        master="local[2]",
+        spark__sql__shuffle__partitions="2",
+        spark__ui__enabled="false",
+        # The stream that waits for its turn looks for files so seldom that it takes no time of the other's.
+        spark__sql__streaming__pollingDelay="1s",
+    )
     spark.sparkContext.setLogLevel("ERROR")
     found: dict[str, Ratios] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-benchmark-") as folder:
@@ -207,21 +213,37 @@ def keyed_streams(chosen: list[str]) -> dict[str, Ratios]:
         write_batches(warm, KEYED_WARM, KEYED_WARM_BATCHES)
         write_batches(counted, KEYED, KEYED_BATCHES)
         for name in chosen:
-            processor, method = forms[name]
-            found[name] = []
-            for number in range(KEYED_ROUNDS + 1):
-                seconds = {
-                    on: _stream_seconds(spark, processor(), method, warm, counted, on=on)
-                    for on in ((True, False) if number % 2 else (False, True))
+            with ExitStack() as stack:
+                streams = {
+                    on: stack.enter_context(_stream(spark, *forms[name], Path(folder) / f"{name} {on}", on=on))
+                    for on in (True, False)
                 }
-                if number:
-                    found[name].append(seconds[False] / seconds[True])
+                found[name] = _interleaved_batches(streams, warm, counted)
     spark.stop()
     return found
 
 
-def _stream_seconds(spark: Any, processor: Any, method: str, warm: Path, counted: Path, *, on: bool) -> float:
-    """The processor's time of the counted batches, of the JVM, its workers and the state hosts."""
+def _interleaved_batches(streams: dict[bool, "_Stream"], warm: Path, counted: Path) -> Ratios:
+    """Both streams get each batch, one after the other."""
+    for batch in _batches_of(warm):
+        for stream in streams.values():
+            stream.seconds(batch)
+    ratios, batches = [], cycle(_batches_of(counted))
+    for number in range(KEYED_ROUNDS + 2):
+        batch = next(batches)
+        seconds = {on: streams[on].seconds(batch) for on in ((True, False) if number % 2 else (False, True))}
+        if number >= 2:
+            ratios.append(seconds[False] / seconds[True])
+    return ratios
+
+
+def _batches_of(folder: Path) -> list[tuple[Path, ...]]:
+    return list(zip(*[iter(sorted(folder.iterdir()))] * FILES_PER_BATCH, strict=True))
+
+
+@contextmanager
+def _stream(spark: Any, processor: Any, method: str, folder: Path, *, on: bool) -> Iterator["_Stream"]:
+    """A stream that waits for files, behind a cache with its curve or without."""
     from millpond.spark import StateConfig, keyed
 
     config = StateConfig(
@@ -231,35 +253,42 @@ def _stream_seconds(spark: Any, processor: Any, method: str, warm: Path, counted
             "state.backend.cache.hit-rate-curve": str(on).lower(),
         }
     )
-    folder = Path(tempfile.mkdtemp(prefix="millpond-benchmark-"))
+    arrived = folder / "arrived"
+    arrived.mkdir(parents=True)
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(arrived))
+    answers = getattr(keyed(events, "user"), method)(processor(), OUTPUT, "Update", "None", state=config)
+    writer = answers.writeStream.format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     try:
-        arrived = folder / "arrived"
-        arrived.mkdir()
-        _arrive(warm, arrived)
-        events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(arrived))
-        answers = getattr(keyed(events, "user"), method)(processor, OUTPUT, "Update", "None", state=config)
-        writer = answers.writeStream.format("noop").outputMode("update")
-        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-        try:
-            query.processAllAvailable()
-            before = _family_seconds()
-            _arrive(counted, arrived)
-            query.processAllAvailable()
-            return _family_seconds() - before
-        finally:
-            query.stop()
+        yield _Stream(query, arrived)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        query.stop()
 
 
-def _arrive(batches: Path, arrived: Path) -> None:
-    for path in sorted(batches.iterdir()):
-        os.link(path, arrived / f"{batches.name}-{path.name}")
+class _Stream:
+    """A running query, and the folder that it reads."""
+
+    def __init__(self, query: Any, arrived: Path) -> None:
+        self._query = query
+        self._arrived = arrived
+        self._files = 0
+
+    def seconds(self, batch: tuple[Path, ...]) -> float:
+        """Process a batch; return the processor's time of the JVM, its workers and the state hosts."""
+        before = _family_seconds()
+        for path in batch:
+            os.link(path, self._arrived / f"{self._files:06}.parquet")
+            self._files += 1
+        self._query.processAllAvailable()
+        return _family_seconds() - before
 
 
 def _family_seconds() -> float:
     """The processor's time of all processes of the stream, of those that ended too."""
-    return sum(sum(process.cpu_times()[:4]) for process in family(psutil.Process()))
+    while True:
+        # The times of a process that ends meanwhile become those of its parent's children.
+        with suppress(psutil.NoSuchProcess):
+            return sum(sum(process.cpu_times()[:4]) for process in family(psutil.Process()))
 
 
 OFF_SPARK: dict[str, Callable[[], Ratios]] = {"lookup": lookup, "fetch": fetch, "http": http}

@@ -1,108 +1,20 @@
 """An upload from a hop table writes the bytes that an upload from the events does."""
 
 import random
-from pathlib import Path
 
-import msgspec
 import pytest
 
 from millpond.errors import CorruptionError, DataError, OptionError, UnavailableError
-from millpond.features import DAY_MS, HOUR_MS, Aggregation, EntitySource, Field, GroupBy, compile_group_by
-from millpond.kv import Get, LmdbStore
-from millpond.metrics import MemoryRecorder
+from millpond.features import DAY_MS, HOUR_MS, Aggregation, EntitySource, GroupBy, compile_group_by
 from millpond.spark.features.backfill import backfill
 from millpond.spark.features.hops.batch_rows_of_keys import RowCounts
 from millpond.spark.features.hops.days import WatchedDays, count_days, in_days
-from millpond.spark.features.hops.manifest import HopBlock, HopDay, HopManifest
+from millpond.spark.features.hops.manifest import HopManifest
 from millpond.spark.features.hops.table import HopTable
 from millpond.spark.features.sources import batch_rows
-from millpond.spark.features.upload import upload
+from tests.spark.features.hop_uploads import GROUP_BY, KEYS, PLAN, B, altered, drawn, events_between
 
 pytestmark = pytest.mark.spark
-
-B = 16_000 * DAY_MS
-NOW = B + 40 * DAY_MS
-SCHEMA = "k string, x double, s string, m map<string,double>, time_ms bigint"
-GROUP_BY = GroupBy(
-    "spent",
-    keys=(Field("k", "string"),),
-    inputs=(Field("x", "double"), Field("s", "string"), Field("m", "map<string,double>")),
-    aggregations=(
-        Aggregation("count", windows=("1h", "7d")),
-        Aggregation("average", "x", ("1d", "12d", None)),
-        Aggregation("variance", "x", ("1d",)),
-        Aggregation("sum", "x", ("7d",), buckets=("s",)),
-        Aggregation("unique_count", "s", ("12d",)),
-        Aggregation("last_k", "s", ("7d",), k=2),
-        Aggregation("max", "m", ("7d",)),
-    ),
-)
-PLAN = compile_group_by(GROUP_BY)
-KEYS = "abcdef"
-
-
-def drawn(rng, count, begin, end):
-    return [
-        (
-            rng.choice((*KEYS, None)),
-            rng.choice((None, rng.gauss(0, 30))),
-            rng.choice((None, "u", "v")),
-            rng.choice((None, {"p": rng.random(), "q": 1.0})),
-            rng.choice((None, *(rng.randrange(begin, end) for _ in range(9)))),
-        )
-        for _ in range(count)
-    ]
-
-
-class Uploads:
-    """Uploads into one store, with or without a hop table."""
-
-    def __init__(self, spark, folder):
-        self.spark, self.folder = spark, folder / "hops"
-        self.store = LmdbStore(folder / "kv", sync=False)
-        self.landed = 0
-        self.recorder = MemoryRecorder()
-
-    def table_of(self, rows, group_by=GROUP_BY):
-        return {group_by.name: self.spark.createDataFrame(rows, SCHEMA)}
-
-    def rows(self, rows, end, *, hop_table, group_by=GROUP_BY):
-        self.landed += 1
-        info = upload(
-            group_by,
-            end,
-            self.store,
-            tables=self.table_of(rows, group_by),
-            landing_ms=NOW + self.landed,
-            clock=lambda: NOW,
-            recorder=self.recorder,
-            hop_table=self.folder if hop_table else None,
-        )
-        keys = [compile_group_by(group_by).encode_key((k,)) for k in KEYS]
-        found = self.store.get_many([Get(info.batch_dataset, key) for key in keys])
-        return info.rows, info.checksum, [row[0].value if row else None for row in found]
-
-    def check(self, rows, end, group_by=GROUP_BY):
-        """Both uploads; gives how many events that from the table read."""
-        before = self.recorder.total("millpond_upload_events_total", name=group_by.name)
-        from_table = self.rows(rows, end, hop_table=True, group_by=group_by)
-        read = self.recorder.total("millpond_upload_events_total", name=group_by.name) - before
-        assert from_table == self.rows(rows, end, hop_table=False, group_by=group_by)
-        return read
-
-    def files(self):
-        return {path.name for path in self.folder.iterdir()}
-
-
-@pytest.fixture
-def uploads(spark, tmp_path):
-    made = Uploads(spark, tmp_path)
-    yield made
-    made.store.close()
-
-
-def events_between(rows, begin, end):
-    return sum(row[4] is not None and begin <= row[4] < end for row in rows)
 
 
 def test_further_days_read_their_own_events_and_give_equal_rows(uploads):
@@ -300,109 +212,6 @@ def test_without_a_window_of_all_time_old_days_leave_the_table(uploads):
         rows += drawn(rng, 20, end, end + DAY_MS)
 
 
-LONG = GroupBy(
-    "long",
-    GROUP_BY.keys,
-    GROUP_BY.inputs,
-    (
-        Aggregation("count", windows=("1h", "7d", "40d")),
-        Aggregation("average", "x", ("1d", "40d", None)),
-        Aggregation("unique_count", "s", ("40d",)),
-        Aggregation("last_k", "s", ("20d",), k=2),
-    ),
-)
-LONG_PLAN = compile_group_by(LONG)
-
-
-def read_files(uploads, spark, end, group_by=LONG):
-    """The files that an upload reads, and the blocks that it writes."""
-    plan = compile_group_by(group_by)
-    events = batch_rows(spark, group_by, end, uploads.table_of([], group_by))
-    task = HopTable(plan, uploads.folder).change(spark, events, end, with_rows=True, watch=True).task
-    return {*task.moved, *task.unchanged}, task.blocks
-
-
-def test_a_further_day_reads_blocks_in_place_of_their_days(uploads, spark):
-    rng = random.Random(21)
-    rows = drawn(rng, 400, B - 45 * DAY_MS, B)
-    uploads.check(rows, B, LONG)
-    state = HopTable(LONG_PLAN, uploads.folder).state()
-    assert {len(range(block.start_ms, block.end_ms, DAY_MS)) for block in state.blocks} == {1, 4, 2}
-    read, _ = read_files(uploads, spark, B + DAY_MS)
-    assert len(read) <= 25 < sum(bool(day.files) for day in state.days.values())
-    for name in set(state.files) - read:
-        (uploads.folder / name).unlink()
-    rows += drawn(rng, 40, B, B + DAY_MS)
-    assert uploads.check(rows, B + DAY_MS, LONG) == events_between(rows, B, B + DAY_MS)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_blocks_hold_what_their_days_hold_whatever_comes_late(uploads, seed):
-    rng = random.Random(seed)
-    end = B
-    rows = drawn(rng, 300, B - 60 * DAY_MS, B)
-    for _ in range(6):
-        uploads.check(rows, end, LONG)
-        state = HopTable(LONG_PLAN, uploads.folder).state()
-        days = [day for block in state.blocks for day in range(block.start_ms, block.end_ms, DAY_MS)]
-        assert len(days) == len(set(days))
-        assert days
-        late = rng.choice((1, 2, rng.randrange(3, 38)))
-        begin = (end - late * DAY_MS) // DAY_MS * DAY_MS
-        rows += drawn(rng, 5, begin, begin + DAY_MS)
-        if late > 2 and rng.random() < 0.8:
-            backfill(LONG, (begin, begin + DAY_MS), uploads.folder, tables=uploads.table_of(rows, LONG))
-        elif late > 2:
-            rows = [row for row in rows if row[4] is None or not begin <= row[4] < begin + DAY_MS]
-            backfill(LONG, (begin, begin + DAY_MS), uploads.folder, tables=uploads.table_of(rows, LONG))
-        step = rng.choice((DAY_MS, DAY_MS, 7 * HOUR_MS, 31 * HOUR_MS, 9 * DAY_MS))
-        rows += drawn(rng, 30, end, end + step)
-        end += step
-    uploads.check(rows, end, LONG)
-
-
-def test_a_late_event_drops_the_blocks_of_its_day_alone(uploads):
-    rows = drawn(random.Random(22), 300, B - 45 * DAY_MS, B)
-    uploads.check(rows, B, LONG)
-    table = HopTable(LONG_PLAN, uploads.folder)
-    first = {(block.start_ms, block.end_ms): block.files for block in table.state().blocks}
-    day = B - 14 * DAY_MS
-    rows.append(("a", 1.0, "w", None, day))
-    backfill(LONG, (day, day + DAY_MS), uploads.folder, tables=uploads.table_of(rows, LONG))
-    second = {(block.start_ms, block.end_ms): block.files for block in table.state().blocks}
-    (dropped,) = first.keys() - second.keys()
-    assert dropped[0] <= day < dropped[1]
-    uploads.check(rows, B, LONG)
-    third = {(block.start_ms, block.end_ms): block.files for block in table.state().blocks}
-    assert third.keys() == first.keys()
-    assert {block for block in first if third[block] != first[block]} == {dropped}
-
-
-def test_a_table_without_blocks_gets_them_from_an_upload(uploads):
-    rng = random.Random(23)
-    rows = drawn(rng, 200, B - 45 * DAY_MS, B)
-    backfill(LONG, (B - DAY_MS, B), uploads.folder, tables=uploads.table_of(rows, LONG))
-    table = HopTable(LONG_PLAN, uploads.folder)
-    assert not table.state().blocks
-    rows += drawn(rng, 40, B, B + DAY_MS)
-    assert uploads.check(rows, B + DAY_MS, LONG) == events_between(rows, B, B + DAY_MS)
-    assert table.state().blocks
-
-
-def test_a_day_takes_its_merged_hops_from_its_block(uploads):
-    rows = drawn(random.Random(24), 300, B - 45 * DAY_MS, B)
-    uploads.check(rows, B, LONG)
-    table = HopTable(LONG_PLAN, uploads.folder)
-    first = table.state()
-    uploads.check(rows, B + DAY_MS, LONG)
-    second = table.state()
-    of_blocks = {block.start_ms: block.files for block in first.blocks if block.end_ms == block.start_ms + DAY_MS}
-    coarser = [day for day in first.days if day in second.days and first.days[day].hop_ms < second.days[day].hop_ms]
-    taken = [day for day in coarser if second.days[day].hop_ms == DAY_MS]
-    assert taken
-    assert all(second.days[day].files == of_blocks[day] for day in taken)
-
-
 def test_sketches_go_through_the_table(uploads):
     windows = ("1d", "12d", None)
     sketched = GroupBy(
@@ -500,45 +309,3 @@ def test_what_has_no_hop_table_is_refused(uploads, tmp_path):
     for days in ((B + 1, B + DAY_MS), (B, B), (B, B + 1)):
         with pytest.raises(OptionError, match=str(days[0] if days[1] != B + 1 else days[1])):
             backfill(GROUP_BY, days, tmp_path / "hops", tables={})
-
-
-GOLDEN = Path(__file__).parents[2] / "features" / "golden"
-WITHOUT_BLOCKS = HopManifest(
-    3,
-    "0123.4567",
-    B,
-    2,
-    {B - DAY_MS: HopDay(5, "123", HOUR_MS, (f"hops-00000003-00001-{B - DAY_MS}-{'0' * 32}.parquet",))},
-    (f"hops-00000003-00000-before-{'0' * 32}.parquet",),
-)
-BLOCK = HopBlock(B - DAY_MS, B, (f"block-00000003-00001-{B - DAY_MS}-{'0' * 32}.parquet",))
-MANIFEST = msgspec.structs.replace(WITHOUT_BLOCKS, blocks=(BLOCK,))
-
-
-def test_the_current_version_still_writes_its_golden_bytes():
-    assert MANIFEST.encode() == (GOLDEN / "hop_manifest_v4.bin").read_bytes()
-
-
-def test_a_manifest_of_the_format_without_blocks_is_read():
-    assert HopManifest.decode((GOLDEN / "hop_manifest_v3.bin").read_bytes(), "m") == WITHOUT_BLOCKS
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_table_of_an_earlier_format_is_built_anew(uploads, version):
-    uploads.folder.mkdir()
-    (uploads.folder / "manifest-00000004").write_bytes((GOLDEN / f"hop_manifest_v{version}.bin").read_bytes())
-    rows = drawn(random.Random(10), 50, B - 9 * DAY_MS, B)
-    assert uploads.check(rows, B) == len(rows)
-    assert HopTable(PLAN, uploads.folder).state().version == 5
-
-
-def test_a_manifest_is_read_back_and_an_altered_one_refused():
-    stored = MANIFEST.encode()
-    assert HopManifest.decode(stored, "m") == MANIFEST
-    for place in range(len(stored)):
-        with pytest.raises(CorruptionError, match="manifest m"):
-            HopManifest.decode(altered(stored, place), "m")
-
-
-def altered(data, place):
-    return data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]

@@ -1,6 +1,6 @@
 """The files of a hop table: each has the hops of one bucket of keys and one span of time, sorted by the key's hash.
 
-Place on the data path: inside the tasks of backfill and upload. A span is a day, a block of days (`blocks`), or all
+Place on the data path: inside the tasks of backfill and upload. A span is a day, a rollup of days (`rollups`), or all
 time before the days. Files are read side by side, some keys at a time. Each lot has all hops of its keys, so memory
 does not depend on the number of keys in a bucket.
 
@@ -40,16 +40,17 @@ class Span(NamedTuple):
 
     Args:
         start_ms: where it starts; `BEFORE_MS` for all time before the days.
-        is_block: whether it is a block of days, merged.
+        is_rollup: whether it is a rollup: several days, merged.
     """
 
     start_ms: int
-    is_block: bool = False
+    is_rollup: bool = False
 
 
 def file_name(version: int, bucket: int, span: Span, checksum: int = 0) -> str:
     """Return a name that no other attempt of a task writes. The checksum is 0 while the file is unfinished."""
-    kind = "block" if span.is_block else "hops"
+    # The names of rollups in files began with "block" before they were called rollups.
+    kind = "block" if span.is_rollup else "hops"
     start = "before" if span.start_ms == BEFORE_MS else span.start_ms
     return f"{kind}-{version:08}-{bucket:05}-{start}-{secrets.token_hex(12)}{checksum:08x}.parquet"
 
@@ -72,8 +73,8 @@ def bucket_of(name: str) -> int:
 def span_of(name: str) -> Span:
     """Return a file's span.
 
-    >>> span_of(file_name(3, 7, Span(86_400_000, is_block=True)))
-    Span(start_ms=86400000, is_block=True)
+    >>> span_of(file_name(3, 7, Span(86_400_000, is_rollup=True)))
+    Span(start_ms=86400000, is_rollup=True)
     >>> span_of(file_name(3, 7, Span(BEFORE_MS))) == Span(BEFORE_MS)
     True
     """

@@ -10,10 +10,10 @@ from millpond.features.stored.value_header import DECODE_ERRORS, checked_body, w
 
 FORMAT_VERSION = 4
 """The format of a manifest. Format 1 had one row for each key, and format 2 files sorted by key; tables of these
-formats are built anew. Format 3 had no blocks; it is still read.
+formats are built anew. Format 3 had no rollups; it is still read.
 """
 
-_WITHOUT_BLOCKS = 3
+_WITHOUT_ROLLUPS = 3
 
 _ADDRESS = b"hop table"
 
@@ -34,8 +34,8 @@ class HopDay(msgspec.Struct, frozen=True, array_like=True):
     files: tuple[str, ...] = ()
 
 
-class HopBlock(msgspec.Struct, frozen=True, array_like=True):
-    """A block of a hop table: days merged into one hop for each key.
+class HopRollup(msgspec.Struct, frozen=True, array_like=True):
+    """A rollup of a hop table: days merged into one hop for each key.
 
     Args:
         start_ms: where its days begin.
@@ -58,7 +58,7 @@ class HopManifest(msgspec.Struct, frozen=True):
         buckets: the number of buckets that the keys are divided into.
         days: the days by their start.
         before: the names of the files with the hops of all time before the days.
-        blocks: the blocks of days, beside the files of these days.
+        rollups: the rollups of days, beside the files of these days.
     """
 
     version: int
@@ -67,14 +67,15 @@ class HopManifest(msgspec.Struct, frozen=True):
     buckets: int
     days: dict[int, HopDay]
     before: tuple[str, ...] = ()
-    blocks: tuple[HopBlock, ...] = ()
+    # The name that the field has in files.
+    rollups: tuple[HopRollup, ...] = msgspec.field(default=(), name="blocks")
 
     @property
     def files(self) -> tuple[str, ...]:
         """The names of all files."""
         of_days = (name for day in self.days.values() for name in day.files)
-        of_blocks = (name for block in self.blocks for name in block.files)
-        return (*self.before, *of_days, *of_blocks)
+        of_rollups = (name for rollup in self.rollups for name in rollup.files)
+        return (*self.before, *of_days, *of_rollups)
 
     def encode(self) -> bytes:
         """Return the bytes of the manifest."""
@@ -89,7 +90,7 @@ class HopManifest(msgspec.Struct, frozen=True):
         """
         what = f"manifest {name} of a hop table"
         try:
-            version = _WITHOUT_BLOCKS if data[:1] == bytes([_WITHOUT_BLOCKS]) else FORMAT_VERSION
+            version = _WITHOUT_ROLLUPS if data[:1] == bytes([_WITHOUT_ROLLUPS]) else FORMAT_VERSION
             return msgspec.json.decode(checked_body(version, data, what, _ADDRESS), type=HopManifest)
         except (CorruptionError, *DECODE_ERRORS) as cause:
             raise CorruptionError(

@@ -8,14 +8,14 @@ The folder has Parquet files of hops (`files`): separate files for each day, and
 together. It also has *manifests* (`manifest`): one for each state of the table, named by its version and written
 last. A further day adds the files of that day. Files of other days are written again only if a window now moves over
 that day in larger hops. The oldest day goes into the files of the time before. Beside the files of days lie those of
-*blocks* (`blocks`): days merged, which an upload reads instead. An upload writes the blocks that are missing.
+*rollups* (`rollups`): days merged, which an upload reads instead. An upload writes the rollups that are missing.
 
 Invariant: the newest manifest and its files are whole. If a run dies, the manifest before it stays valid, and its files
 still exist. A task that runs twice writes other files, and the manifest names one set of them. Of two runs at once one
 is refused, because each manifest version is written only once.
 
 Late events: a run compares the last three days before the table's end with their events again, by number and by a
-checksum that does not depend on order. Days that have changed are collected anew, and their blocks are dropped.
+checksum that does not depend on order. Days that have changed are collected anew, and their rollups are dropped.
 `backfill` compares older days too.
 An upload compares the days in the job that reads its new days, and runs a second job only if they have changed
 (`days`). A changed definition builds the table anew.
@@ -39,10 +39,10 @@ from millpond.features.definitions import EventSource
 from millpond.features.hops import BEFORE_MS, KEPT_DAYS_MS, Hops
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import TIME, key_names
-from millpond.spark.features.hops.blocks import Block, Blocks
 from millpond.spark.features.hops.days import DayCount, WatchedDays, count_days, in_days
 from millpond.spark.features.hops.files import KEY_HASH, Span, span_of, version_of
-from millpond.spark.features.hops.manifest import HopBlock, HopDay, HopManifest
+from millpond.spark.features.hops.manifest import HopDay, HopManifest, HopRollup
+from millpond.spark.features.hops.rollups import Rollup, Rollups
 from millpond.spark.features.hops.tasks import ROUTING_KEY, HopTask, hops_of, keeps_all
 from millpond.spark.features.sources import sources_of
 from millpond.spark.shuffle.partitioner import routing_keys
@@ -69,7 +69,7 @@ class HopChange(NamedTuple):
         task: what the tasks do with them.
         days: the days as the manifest will have them, without the files that the tasks write.
         before: the unchanged files with the hops of all time before the days.
-        blocks: the files of the unchanged blocks.
+        rollups: the files of the unchanged rollups.
         watched: counts the new days while the job reads them; None if ``days`` is complete.
     """
 
@@ -77,7 +77,7 @@ class HopChange(NamedTuple):
     task: HopTask
     days: Mapping[int, HopDay]
     before: tuple[str, ...]
-    blocks: Mapping[Block, tuple[str, ...]]
+    rollups: Mapping[Rollup, tuple[str, ...]]
     watched: WatchedDays | None = None
 
 
@@ -133,7 +133,7 @@ class HopTable:
             since_ms: the day from which events are compared with the table; None for the last three days. If the
                 table has merged that day into the time before, it is built anew.
             with_rows: whether the tasks also make the rows of the batch, for which they read all hops. Then they write
-                the missing blocks.
+                the missing rollups.
             watch: whether days may be compared while the job of the change reads them. Then call `settled` after the
                 job.
         """
@@ -163,8 +163,8 @@ class HopTable:
         hops = hops_of(self._plan, end_ms)
         found = count_days(events.where(F.col(TIME) >= hops.first_ms))
         buckets = _buckets(spark, sum(counted.events for counted in found.values()))
-        blocks = Blocks(self._plan, hops).kept if with_rows else ()
-        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), (), blocks)
+        rollups = Rollups(self._plan, hops).kept if with_rows else ()
+        task = HopTask(self._plan, end_ms, self._folder, version, buckets, (), (), rollups)
         days = {day: HopDay(*counted, hops.last_size(day)) for day, counted in found.items()}
         return HopChange(self._by_bucket(spark, events, buckets), task, days, (), {})
 
@@ -189,21 +189,21 @@ class HopTable:
             with_rows: as for `change`.
         """
         hops = hops_of(self._plan, end_ms)
-        blocks = Blocks(self._plan, hops)
+        rollups = Rollups(self._plan, hops)
         going_on = {day: known for day, known in state.days.items() if day not in anew}
-        intact = {block: files for block, files in _blocks(state).items() if anew.keys().isdisjoint(block.days)}
+        intact = {rollup: files for rollup, files in _rollups(state).items() if anew.keys().isdisjoint(rollup.days)}
         days, rewritten = _continued_days(hops, going_on, intact)
         leaving = (day for day in going_on if day < hops.first_ms and keeps_all(self._plan))
         moved = [name for day in (*leaving, *rewritten) for name in going_on[day].files]
-        kept = {block: intact[block] for block in blocks.kept if block in intact}
-        read = [block for block in kept if not blocks.is_cut(block) and rewritten.keys().isdisjoint(block.days)]
-        in_blocks = {day for block in read for day in block.days}
-        unchanged = [name for day, known in days.items() if day not in in_blocks for name in known.files]
-        unchanged += [name for block in read for name in kept[block]]
+        kept = {rollup: intact[rollup] for rollup in rollups.kept if rollup in intact}
+        read = [rollup for rollup in kept if not rollups.is_cut(rollup) and rewritten.keys().isdisjoint(rollup.days)]
+        in_rollups = {day for rollup in read for day in rollup.days}
+        unchanged = [name for day, known in days.items() if day not in in_rollups for name in known.files]
+        unchanged += [name for rollup in read for name in kept[rollup]]
         # The time before the days is written again when a day goes into it.
         before = state.before if all(day >= hops.first_ms for day in going_on.keys() | anew.keys()) else ()
         (unchanged if before else moved).extend(state.before)
-        missing = tuple(block for block in blocks.kept if block not in kept) if with_rows else ()
+        missing = tuple(rollup for rollup in rollups.kept if rollup not in kept) if with_rows else ()
         task = HopTask(
             self._plan, end_ms, self._folder, state.version + 1, state.buckets, tuple(moved), tuple(unchanged), missing
         )
@@ -270,11 +270,11 @@ class HopTable:
             for day, known in sorted(change.days.items())
         }
         before = change.before or tuple(written.get(Span(BEFORE_MS), ()))
-        blocks = {
-            **change.blocks,
-            **{block: written.get(Span(block.start_ms, is_block=True), ()) for block in task.blocks},
+        rollups = {
+            **change.rollups,
+            **{rollup: written.get(Span(rollup.start_ms, is_rollup=True), ()) for rollup in task.rollups},
         }
-        of_manifest = tuple(HopBlock(*block, tuple(names)) for block, names in sorted(blocks.items()))
+        of_manifest = tuple(HopRollup(*rollup, tuple(names)) for rollup, names in sorted(rollups.items()))
         return HopManifest(task.version, self._definition, task.end_ms, task.buckets, days, before, of_manifest)
 
     def _newest(self) -> int | None:
@@ -328,20 +328,20 @@ def _buckets(spark: SparkSession, events: int) -> int:
     return min(most, 1 + events // _EVENTS_A_BUCKET)
 
 
-def _blocks(state: HopManifest) -> dict[Block, tuple[str, ...]]:
-    """Return the files of a state's blocks."""
-    return {Block(block.start_ms, block.end_ms): block.files for block in state.blocks}
+def _rollups(state: HopManifest) -> dict[Rollup, tuple[str, ...]]:
+    """Return the files of a state's rollups."""
+    return {Rollup(rollup.start_ms, rollup.end_ms): rollup.files for rollup in state.rollups}
 
 
 def _continued_days(
-    hops: Hops, going_on: Mapping[int, HopDay], intact: Mapping[Block, tuple[str, ...]]
+    hops: Hops, going_on: Mapping[int, HopDay], intact: Mapping[Rollup, tuple[str, ...]]
 ) -> tuple[dict[int, HopDay], dict[int, HopDay]]:
-    """Return the days that keep their files or take those of their block, and the days to write again in larger hops.
+    """Return the days that keep their files or take those of their rollup, and the days to write again in larger hops.
 
     Args:
         hops: the hops of the new end.
         going_on: the days of the former state; those before all hops are left out.
-        intact: the files of the blocks whose days have not changed.
+        intact: the files of the rollups whose days have not changed.
     """
     with_files: dict[int, HopDay] = {}
     rewritten: dict[int, HopDay] = {}
@@ -351,7 +351,7 @@ def _continued_days(
             continue
         if known.hop_ms == size:
             with_files[day] = known
-        elif size == DAY_MS and (merged := intact.get(Block(day, day + DAY_MS))) is not None:
+        elif size == DAY_MS and (merged := intact.get(Rollup(day, day + DAY_MS))) is not None:
             with_files[day] = HopDay(known.events, known.checksum, size, merged)
         else:
             rewritten[day] = HopDay(known.events, known.checksum, size)

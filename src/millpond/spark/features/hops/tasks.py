@@ -6,7 +6,7 @@ A row is a hop of a key (`millpond.features.hops`): the key and its hash, the st
 each cell of the plan. Keys are divided into buckets by their hash, and one task has a whole bucket. New events come to
 it by a shuffle; all other hops are in the bucket's files. Both are sorted by the hash, because Spark can compute the
 hash but not a key's bytes. The task writes the files of the spans that change, and makes the rows of the batch from all
-hops. In place of the files of several days it reads a block (`blocks`).
+hops. In place of the files of several days it reads a rollup (`rollups`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,10 +29,10 @@ from millpond.spark.features.hops.batch_rows_of_keys import (
     segments_of,
     times_of,
 )
-from millpond.spark.features.hops.blocks import Block
 from millpond.spark.features.hops.cells import merged_column, merged_stored, packed_each, packed_suffixes
 from millpond.spark.features.hops.files import KEY_HASH, HopFiles, Span, bucket_of, lots_of_keys, read_files
 from millpond.spark.features.hops.key_groups import groups_of_events
+from millpond.spark.features.hops.rollups import Rollup
 from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.partitioner import partition_of
 
@@ -71,7 +71,7 @@ class HopTask(NamedTuple):
         buckets: the number of buckets.
         moved: the files whose hops are merged into larger ones and written again.
         unchanged: the other files whose hops the rows of the batch need.
-        blocks: the blocks to write, in the order of time. Only `HopAttempt.batch_rows` reads all their hops.
+        rollups: the rollups to write, in the order of time. Only `HopAttempt.batch_rows` reads all their hops.
     """
 
     plan: GroupByPlan
@@ -81,7 +81,7 @@ class HopTask(NamedTuple):
     buckets: int
     moved: tuple[str, ...]
     unchanged: tuple[str, ...]
-    blocks: tuple[Block, ...] = ()
+    rollups: tuple[Rollup, ...] = ()
 
     def attempt(self) -> "HopAttempt":
         """Return a new attempt of a task."""
@@ -146,8 +146,8 @@ class HopAttempt:
                 lot = _Lot(pa.concat_tables([rows for _, rows in pieces]).combine_chunks())
                 if written:
                     self._write(lot, written, files)
-                if unchanged and task.blocks:
-                    self._write_blocks(lot, files)
+                if unchanged and task.rollups:
+                    self._write_rollups(lot, files)
                 yield lot
         finally:
             files.close()
@@ -183,17 +183,17 @@ class HopAttempt:
         spans = np.where(starts == BEFORE_MS, BEFORE_MS, starts // DAY_MS * DAY_MS)
         self._write_merged(lot, rows, starts, spans, files)
 
-    def _write_blocks(self, lot: "_Lot", files: HopFiles) -> None:
-        """Merge the hops of each block that the task writes, and write them to the block's file."""
-        begins = np.asarray([block.start_ms for block in self._task.blocks], np.int64)
-        ends = np.asarray([block.end_ms for block in self._task.blocks], np.int64)
+    def _write_rollups(self, lot: "_Lot", files: HopFiles) -> None:
+        """Merge the hops of each rollup that the task writes, and write them to the rollup's file."""
+        begins = np.asarray([rollup.start_ms for rollup in self._task.rollups], np.int64)
+        ends = np.asarray([rollup.end_ms for rollup in self._task.rollups], np.int64)
         numbers = np.searchsorted(begins, lot.starts, side="right") - 1
         rows = np.flatnonzero((numbers >= 0) & (lot.starts < ends[numbers]))
         starts = begins[numbers[rows]]
-        self._write_merged(lot, rows, starts, starts, files, of_blocks=True)
+        self._write_merged(lot, rows, starts, starts, files, of_rollups=True)
 
     def _write_merged(
-        self, lot: "_Lot", of_lot: Any, starts: Any, spans: Any, files: HopFiles, *, of_blocks: bool = False
+        self, lot: "_Lot", of_lot: Any, starts: Any, spans: Any, files: HopFiles, *, of_rollups: bool = False
     ) -> None:
         """Merge hops of a lot, and write them to the files of their spans.
 
@@ -203,7 +203,7 @@ class HopAttempt:
             starts: the start of each of these as it is written; those of a key with the same start are merged.
             spans: the start of each one's span.
             files: writes the files.
-            of_blocks: whether the spans are blocks.
+            of_rollups: whether the spans are rollups.
         """
         if not len(of_lot):
             return
@@ -219,7 +219,7 @@ class HopAttempt:
         hops = pa.Table.from_arrays([*keys.columns, pa.array(starts[rows]), *cells], schema=self._schema)
         bounds = np.flatnonzero(np.diff(spans[rows], prepend=spans[rows[0]] - 1))
         for begin, end in zip(bounds, [*bounds[1:], len(rows)], strict=True):
-            files.add(Span(int(spans[rows[begin]]), of_blocks), hops.slice(begin, end - begin))
+            files.add(Span(int(spans[rows[begin]]), of_rollups), hops.slice(begin, end - begin))
 
     def _by_segment(self, lot: "_Lot") -> "_Groups | None":
         """Group the hops of a lot by the batch's segments; None if no window reaches any of them."""
