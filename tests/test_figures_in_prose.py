@@ -37,6 +37,10 @@ SETTINGS = {
     "docs/explanation/state-hosts.md": {"64 MiB": "millpond.spark.host.memory.MINIMUM_BYTES"},
     "docs/explanation/state.md": {"2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES"},
     "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tiles.leaves.LEAF_BYTES"},
+    "docs/how-to/lookup.md": {
+        "5 s": "millpond.spark.lookup.shared.members.BEAT_MS",
+        "30 s": "millpond.spark.lookup.shared.owner.GONE_MS",
+    },
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
     "docs/reference/serving-options.md": {"50 MB": "millpond.serving.groups.cache_options.DEFAULT_BYTES"},
 }

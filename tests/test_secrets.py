@@ -13,9 +13,10 @@ from millpond.lookup import FileScan, HttpLookup, HttpScan, LookupTable, RedisLo
 from millpond.lookup.sources.delta import DeltaScan
 from millpond.masking import masked
 from millpond.serving.client import AsyncFetchClient, FetchClient
-from millpond.spark.lookup.copies import ServerAddress, fetched
+from millpond.spark.lookup.copies import fetched
 from millpond.spark.lookup.files import Published
 from millpond.spark.lookup.tls import server_context
+from millpond.spark.lookup.tls_server import ServerAddress
 from millpond.state import StateReader
 from millpond.state.checkpoint.savepoint import Savepoint
 from millpond.state.checkpoint.storage.files import FileStorage

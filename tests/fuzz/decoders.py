@@ -13,13 +13,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptionError, DataError, MillpondError, OptionError, UnavailableError
 from millpond.features.stored.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put, open_store
 from millpond.kv.redis.layout import decode_row, encode_expiring_row
-from millpond.lookup import HttpLookup, KvLookup, MappedTable, write_kv_table
+from millpond.lookup import HttpLookup, KvLookup, MappedTable, PythonLookup, write_kv_table
+from millpond.lookup.caches.partial_columns import ColumnCachingLookup
+from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.redis import RedisLookup
 from millpond.serving.client.address import address_of
@@ -32,6 +35,9 @@ from millpond.spark.features.hops.manifest import HopManifest
 from millpond.spark.host.wire import Connection, Found
 from millpond.spark.lookup import invalidations
 from millpond.spark.lookup.invalidations import Invalidated
+from millpond.spark.lookup.rows import PartialRows, RowsWanted
+from millpond.spark.lookup.shared.directory import Member, decoded_members
+from millpond.spark.lookup.shared.owner import answered, decoded_answer, encoded_ask
 from millpond.spark.shuffle.pack import Layout, _blob, read_blob
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.pairs import Pairs
@@ -321,6 +327,12 @@ def _url(open_url: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: open_url(data.decode(errors="replace"))
 
 
+GATES = pa.schema([("gate", pa.string())])
+GATES_OPEN = PartialRows(
+    RowsWanted("gates", "gates", ("gate",), (GATES.field(0),)),
+    ColumnCachingLookup(PythonLookup(lambda code: [(code,)], CODE, GATES), ColumnCache(ColumnCacheLimits(max_rows=9))),
+)
+
 OTHERS = {
     "row in Redis": Fuzzed(lambda data: decode_row(data, GET), encode_expiring_row(5, b"value", 9)),
     "manifest of a hop table": Fuzzed(
@@ -335,6 +347,11 @@ OTHERS = {
         lambda body: with_header(invalidations.FORMAT_VERSION, body, invalidations.ADDRESS),
         HEADER.size,
     ),
+    "answer of an owner": Fuzzed(
+        lambda data: decoded_answer(data, GATES, 2),
+        answered(encoded_ask([pa.array(["JFK", "EWR"])], b""), lambda _: GATES_OPEN),
+    ),
+    "members of a shared cache": Fuzzed(decoded_members, msgspec.msgpack.encode([Member("one", "host", 1, "PEM")])),
     "frame of a host": Fuzzed(_frame, _frame_bytes(), expected=(CorruptionError, UnavailableError)),
     "packed rows": Fuzzed(lambda data: read_blob(data, LAYOUT), BLOB),
     "body of a fetch": Fuzzed(FETCH.read, ASKED),

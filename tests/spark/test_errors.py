@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -68,14 +68,14 @@ def no_row(keys: Any) -> Any:
     raise LookupError("no row for 3")
 
 
-@pytest.mark.parametrize("shuffle_by_key", [False, True], ids=["worker", "host"])
+@pytest.mark.parametrize("host", ["inline", "process"])
 def test_an_error_in_a_lookup_function_shows_the_users_frames_and_folds_millponds(
-    amounts: DataFrame, *, shuffle_by_key: bool
+    amounts: DataFrame, host: Literal["inline", "process"]
 ) -> None:
     keys, rows = pa.schema([("amount", pa.int64())]), pa.schema([("name", pa.string())])
     options = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 100, "lookup.max-retries": 0}
     with LookupTable("names", PythonLookup(no_row, keys, rows), options) as table:
-        shown = _shown(lookup_join(amounts, table, on="amount", shuffle_by_key=shuffle_by_key).collect)
+        shown = _shown(lookup_join(amounts, table, on="amount", host=host).collect)
     assert re.search(r"in … \d+ frames? of millpond\n.*in no_row\n", shown, re.DOTALL)
     assert "src/millpond" not in shown
     assert "LookupError: no row for 3" in shown.splitlines()[-1]

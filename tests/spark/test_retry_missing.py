@@ -81,8 +81,8 @@ def test_what_cannot_wait_is_refused_by_name(spark, people, tmp_path):
         (stream, {"retry_missing": {"fixed-delay": "1 s"}}, "retry_missing:\n- 'max-attempts' is missing"),
         (
             stream,
-            {"retry_missing": RETRY, "shuffle_by_key": True},
-            "shuffle_by_key: has no effect beside retry_missing",
+            {"retry_missing": RETRY, "share_cache": True},
+            "share_cache: has no effect beside retry_missing",
         ),
         (stream.selectExpr("*", "id as id"), {"retry_missing": RETRY}, "two columns of one name"),
         (spark.createDataFrame([("ann",)], "user string"), {"retry_missing": RETRY}, "expected a stream, got a batch"),

@@ -26,8 +26,9 @@ class LookupStats:
     A batch looks up each distinct key once, and `hit_count` and `miss_count` count these keys. `event_hit_count` counts
     events: all of the batch, except one for each missed key, which counts as the miss.
 
-    The last three count events of a join with `retry_missing`: repeated lookups, events that then found a row, and
-    events that were given up without one.
+    Three count events of a join with `retry_missing`: repeated lookups, events that then found a row, and events that
+    were given up without one. The last two count keys of a join with `share_cache`: those that were asked of the
+    executor that owns them, and those of them that it did not answer.
 
     >>> total = LookupStats(hit_count=3, miss_count=1) + LookupStats(miss_count=4, latest_load_time_ms=7)
     >>> total.hit_count, total.miss_count, total.latest_load_time_ms, total.hit_rate
@@ -45,6 +46,8 @@ class LookupStats:
     missing_retry_count: int = 0
     missing_found_count: int = 0
     missing_given_up_count: int = 0
+    owner_ask_count: int = 0
+    owner_failure_count: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -72,6 +75,8 @@ class LookupStats:
             "missingRetryCount": self.missing_retry_count,
             "missingFoundCount": self.missing_found_count,
             "missingGivenUpCount": self.missing_given_up_count,
+            "ownerAskCount": self.owner_ask_count,
+            "ownerFailureCount": self.owner_failure_count,
         }
 
     def __add__(self, other: "LookupStats") -> "LookupStats":
@@ -88,6 +93,8 @@ class LookupStats:
             self.missing_retry_count + other.missing_retry_count,
             self.missing_found_count + other.missing_found_count,
             self.missing_given_up_count + other.missing_given_up_count,
+            self.owner_ask_count + other.owner_ask_count,
+            self.owner_failure_count + other.owner_failure_count,
         )
 
     def since(self, earlier: "LookupStats") -> "LookupStats":
@@ -102,6 +109,8 @@ class LookupStats:
             missing_retry_count=self.missing_retry_count - earlier.missing_retry_count,
             missing_found_count=self.missing_found_count - earlier.missing_found_count,
             missing_given_up_count=self.missing_given_up_count - earlier.missing_given_up_count,
+            owner_ask_count=self.owner_ask_count - earlier.owner_ask_count,
+            owner_failure_count=self.owner_failure_count - earlier.owner_failure_count,
         )
 
 

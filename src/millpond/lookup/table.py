@@ -185,7 +185,7 @@ class LookupTable:
         if not self.in_columns:
             return self.open(clock)
         assert isinstance(self._provider, LookupFunctionProvider)  # noqa: S101 - `in_columns` says so
-        cache = ColumnCache(self._limits(), clock) if self.options.mode == "PARTIAL" else None
+        cache = ColumnCache(self.limits, clock) if self.options.mode == "PARTIAL" else None
         metrics, retries = self._metrics(clock), Retries(self.options.max_retries)
         lookup = ColumnCachingLookup(
             self._provider.function, cache, metrics, retries, clock, hit_rate_curve=self.options.hit_rate_curve
@@ -271,13 +271,31 @@ class LookupTable:
         """Return the declaration for one of `of` processes that divide the keys, with its cache limits divided too."""
         if of == 1 or not self.divisible:
             return self
-        limits = {
-            name: None if limit is None else -(-limit // of)
-            for name, limit in (("max_rows", self.options.max_rows), ("max_bytes", self.options.max_bytes))
-        }
+        max_rows, max_bytes = (
+            None if limit is None else -(-limit // of) for limit in (self.options.max_rows, self.options.max_bytes)
+        )
+        return self.limited(max_rows, max_bytes)
+
+    def limited(self, max_rows: int | None, max_bytes: int | None) -> "LookupTable":
+        """Return the declaration with other sizes of its partial cache."""
         part = copy(self)
-        part.options = replace(self.options, **limits)  # type: ignore[arg-type]  # both are numbers or None
+        part.options = replace(self.options, max_rows=max_rows, max_bytes=max_bytes)
         return part
+
+    @property
+    def limits(self) -> ColumnCacheLimits:
+        """The limits of its partial cache, by its options."""
+        return ColumnCacheLimits(
+            max_rows=self.options.max_rows,
+            max_bytes=self.options.max_bytes,
+            policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
+            expire_after_access_ms=self.options.expire_after_access_ms,
+            expire_after_write_ms=self.options.expire_after_write_ms,
+            cache_missing_key=self.options.cache_missing_key,
+            refresh_after_write_ms=self.options.refresh_after_write_ms,
+            stale_if_error_ms=self.options.stale_if_error_ms,
+            expiry_jitter_ms=self.options.expiry_jitter_ms,
+        )
 
     @property
     def divisible(self) -> bool:
@@ -340,7 +358,7 @@ class LookupTable:
         provided = getattr(self._provider, "cache", None)
         if provided is not None or self.options.mode != "PARTIAL":
             return provided
-        return DefaultLookupCache(**asdict(self._limits()), hit_rate_curve=self.options.hit_rate_curve, clock=clock)
+        return DefaultLookupCache(**asdict(self.limits), hit_rate_curve=self.options.hit_rate_curve, clock=clock)
 
     def _trigger(self, provider: FullCachingLookupProvider) -> CacheReloadTrigger | None:
         """Return a trigger of one opening's own: the provider's, or a copy if that is in use, or one by the options."""
@@ -348,19 +366,6 @@ class LookupTable:
             return _trigger(self.options)
         in_use = any(isinstance(lookup, FullCachingLookup) and lookup.is_open for lookup in self._opened)
         return deepcopy(provider.trigger) if in_use else provider.trigger
-
-    def _limits(self) -> ColumnCacheLimits:
-        return ColumnCacheLimits(
-            max_rows=self.options.max_rows,
-            max_bytes=self.options.max_bytes,
-            policy="lru" if self.options.policy == "LRU" else "w-tinylfu",
-            expire_after_access_ms=self.options.expire_after_access_ms,
-            expire_after_write_ms=self.options.expire_after_write_ms,
-            cache_missing_key=self.options.cache_missing_key,
-            refresh_after_write_ms=self.options.refresh_after_write_ms,
-            stale_if_error_ms=self.options.stale_if_error_ms,
-            expiry_jitter_ms=self.options.expiry_jitter_ms,
-        )
 
 
 @dataclass(frozen=True)

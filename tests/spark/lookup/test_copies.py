@@ -126,7 +126,7 @@ def _stranger(server):
 
 
 def test_strangers_keep_nobody_waiting_and_threads_are_bounded(published, server, monkeypatch):
-    monkeypatch.setattr(copies_module, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(server._server, "most", 4)
     before = threading.active_count()
     strangers = []
     for _ in range(20):
@@ -221,7 +221,9 @@ def test_a_table_that_was_altered_on_the_way_is_not_taken(server, tmp_path, monk
         passed.append(data)
         if sum(map(len, passed)) < 1000:
             return data
-        return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
+        changed = bytearray(data)
+        changed[min(at, len(data) - 1)] ^= 1
+        return bytes(changed)
 
     with _between(server, altered) as (address, _), pytest.raises(UnavailableError, match="'gates'"):
         fetched("gates", address, tmp_path / "copies", ".table")

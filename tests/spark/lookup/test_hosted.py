@@ -15,9 +15,9 @@ from millpond.lookup import LookupTable, PythonLookup
 from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.host.client import found_rows
 from millpond.spark.host.wire import Connection, End, Keys, OpenLookups
-from millpond.spark.lookup.hosted import decoded, one_batch, serve_lookups
+from millpond.spark.lookup.hosted import decoded, serve_lookups
 from millpond.spark.lookup.invalidations import Invalidated
-from millpond.spark.lookup.rows import RowsWanted
+from millpond.spark.lookup.rows import RowsWanted, one_batch
 
 KEYS, ROWS = pa.schema([("n", pa.int64())]), pa.schema([("text", pa.string())])
 PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 100}
@@ -61,7 +61,7 @@ def partition(name, options=PARTIAL, invalidated=b""):
     host = threading.Thread(target=serve)
     host.start()
     with Connection(here) as connection:
-        payload = cloudpickle.dumps((wanted, LookupTable("numbers", source_of(name), options)))
+        payload = cloudpickle.dumps((wanted, LookupTable("numbers", source_of(name), options), None))
         connection.send(OpenLookups(0, TaskEnvironment().encode(), invalidated), payload)
 
         def match(*keys):

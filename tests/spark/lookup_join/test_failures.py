@@ -58,17 +58,17 @@ def test_a_failure_in_a_host_fails_the_batch_and_is_counted_with_the_next_answer
     events = spark.range(0, 3, 1, 1).withColumnRenamed("id", "number")
     with LookupTable("squares", PythonLookup(square, keys, rows), PARTIAL) as table:
         with pytest.raises(Exception, match="ZeroDivisionError: no row for"):
-            lookup_join(events, table, on="number", shuffle_by_key=True).collect()
+            lookup_join(events, table, on="number").collect()
         mended.touch()
         # Anew, since adaptive execution remembers of a plan that it failed.
-        joined = lookup_join(events, table, on="number", shuffle_by_key=True)
+        joined = lookup_join(events, table, on="number")
         assert rows_of(joined) == [(0, 0), (1, 1), (2, 4)]
         assert table.stats().num_load_failure > 0
         assert table.stats().num_cached_record == 3
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_a_poison_key_leaves_with_its_reason_where_that_was_chosen(spark, shuffled):
+@pytest.mark.parametrize("host", ["process", "inline"])
+def test_a_poison_key_leaves_with_its_reason_where_that_was_chosen(spark, host):
 
     def model(number):
         if number == 3:
@@ -78,11 +78,11 @@ def test_a_poison_key_leaves_with_its_reason_where_that_was_chosen(spark, shuffl
     source = PythonLookup(model, pa.schema([("number", pa.int64())]), pa.schema([("model", pa.string())]))
     events = spark.range(6).selectExpr("id", "string(id) as number")
     with LookupTable("models", source, PARTIAL) as table:
-        joined = lookup_join(events, table, on="number", shuffle_by_key=shuffled, on_error="dead-letter")
+        joined = lookup_join(events, table, on="number", host=host, on_error="dead-letter")
         output, letters = split_dead_letters(joined)
         assert rows_of(output) == [(number, str(number), f"M{number}") for number in (0, 1, 2, 4, 5)]
         (letter,) = letters.collect()
         assert (letter.key.number, letter.rows[0].asDict()) == ("3", {"id": 3, "number": "3"})
         assert letter.error == "ValueError: number 3 is poison"
         with pytest.raises(PySparkException, match="number 3 is poison"):
-            lookup_join(events, table, on="number", shuffle_by_key=shuffled).collect()
+            lookup_join(events, table, on="number", host=host).collect()

@@ -125,7 +125,7 @@ def test_the_files_of_a_full_table_go_when_it_is_closed(spark):
     arrow = pa.table({"key": range(1_000), "value": range(1_000)})
     with LookupTable("values", TableScan(arrow, ["key"]), FULL) as table:
         lookup_join(spark.range(3).withColumnRenamed("id", "key"), table, on="key")
-        planned = next(planned for (_, known, _), planned in _PLANNED.items() if known is table)
+        planned = next(planned for (_, known, *_), planned in _PLANNED.items() if known is table)
         folder = planned.published.place.folder
         table.reload()
         assert [path.name for path in folder.iterdir()] == ["000000000002.table"]

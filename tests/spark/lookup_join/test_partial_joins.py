@@ -122,7 +122,7 @@ def test_workers_that_end_between_batches_take_nothing_of_the_cache_along(spark,
     assert stats.event_hit_rate > 0.9
 
 
-@pytest.mark.parametrize("given", [{}, {"shuffle_by_key": True}])
+@pytest.mark.parametrize("given", [{}, {"share_cache": True}])
 def test_invalidated_keys_are_loaded_anew_by_the_next_batch_wherever_the_cache_is(spark, tmp_path, given):
     calls = tmp_path / "calls"
     events = spark.range(0, 6, 1, 1).withColumnRenamed("id", "number")

@@ -23,7 +23,10 @@ def test_what_is_wrong_with_a_join_is_said_when_it_is_planned(spark):
         ({"on": {"code": "code", "ratio": "hour"}, "prefix": "x_"}, r"'ratio' is double.*'hour'.*bigint"),
         ({"on": {"hour": "code", "flag": "hour"}, "prefix": "x_"}, r"'hour' is int.*'code'.*string"),
         ({"on": ["code", "hour"], "how": "outer", "prefix": "x_"}, "'left' or 'inner'"),
-        ({"on": ["code", "hour"], "prefix": "x_", "shuffle_by_key": True}, "shuffle_by_key: has no effect"),
+        (
+            {"on": ["code", "hour"], "prefix": "x_", "share_cache": True},
+            "share_cache: has an effect on a partial cache",
+        ),
     ]
     for options, complaint in wrong:
         with pytest.raises(OptionError, match=complaint):

@@ -191,6 +191,16 @@ class ColumnCachingLookup:
             if cached is not None:
                 self._cache.invalidate(hashed.take(there[cached.counts == 0]))
 
+    def ages_ms(self, keys: Sequence[pa.Array]) -> Positions:
+        """Return how long ago the rows of every key were loaded, or -1 if they are not cached."""
+        hashed, possible = HashedKeys.of(keys, self.key_schema)
+        ages_ms = np.full(len(possible), -1, np.int64)
+        if self._cache is not None:
+            places = np.flatnonzero(possible)
+            with self._lock:
+                ages_ms[places] = self._cache.ages_ms(hashed.take(places))
+        return ages_ms
+
     def _round(self, batch: "_Batch", places: Positions, *, isolate: bool) -> Positions:
         """Look up keys by position. Return those that another thread was loading when it was interrupted."""
         others: dict[_Request, list[tuple[int, int]]] = {}

@@ -105,6 +105,7 @@ class ColumnCache:
         self._used = SlotLog()
         self._written = SlotLog()
         self._written_ms = np.zeros(0, np.int64)
+        self._has_aged = False
 
     def __len__(self) -> int:
         """Return the number of entries, including missing keys and stale entries."""
@@ -131,7 +132,7 @@ class ColumnCache:
         now_ms = self._sweep()
         slots = self._found(keys)
         if self._limits.expire_after_write_ms is not None and (
-            self._limits.stale_if_error_ms or self._limits.expiry_jitter_ms
+            self._limits.stale_if_error_ms or self._limits.expiry_jitter_ms or self._has_aged
         ):
             there = np.flatnonzero(slots >= 0)
             jitter_ms = (keys.hashes[there] % np.uint64(self._limits.expiry_jitter_ms + 1)).astype(np.int64)
@@ -160,8 +161,19 @@ class ColumnCache:
         """Return the rows of slots just found; None if there are no slots."""
         return self._chunks.rows(slots)
 
-    def put(self, keys: HashedKeys, rows: Rows) -> None:
-        """Cache the rows of distinct keys, replacing older entries; missing keys only with `cache_missing_key`."""
+    def ages_ms(self, keys: HashedKeys) -> npt.NDArray[np.int64]:
+        """Return how long ago every key was put, or -1 if it is not cached. Counts no use."""
+        now_ms = self._sweep()
+        slots = self._found(keys)
+        ages_ms = np.full(len(slots), -1, np.int64)
+        ages_ms[slots >= 0] = now_ms - self._written_ms[slots[slots >= 0]]
+        return ages_ms
+
+    def put(self, keys: HashedKeys, rows: Rows, ages_ms: npt.NDArray[np.int64] | None = None) -> None:
+        """Cache the rows of distinct keys, replacing older entries; missing keys only with `cache_missing_key`.
+
+        `ages_ms` tells how long ago the rows of each key were loaded, if that was not just now.
+        """
         now_ms = self._sweep()
         kept = _first_of_each(keys.hashes)
         weights = np.ones(len(keys), np.int64)
@@ -173,6 +185,7 @@ class ColumnCache:
         if len(kept) < len(keys):
             self.invalidate(keys.take(np.setdiff1d(np.arange(len(keys)), kept)))
             keys, weights = keys.take(kept), weights[kept]
+            ages_ms = None if ages_ms is None else ages_ms[kept]
         slots = self._index.find(keys.hashes)
         new = np.flatnonzero(slots < 0)
         known = slots[slots >= 0]
@@ -181,7 +194,8 @@ class ColumnCache:
         self._index.add(keys.hashes[new], slots[new])
         self._hashes[slots] = keys.hashes
         self._written_ms = grown(self._written_ms, int(slots.max(initial=-1)), 0)
-        self._written_ms[slots] = now_ms
+        self._written_ms[slots] = now_ms if ages_ms is None else now_ms - ages_ms
+        self._has_aged |= ages_ms is not None
         self._chunks.add(slots, keys, rows.taken(kept), weights)
         if self._limits.expire_after_access_ms is not None:
             self._used.note(slots, now_ms)

@@ -108,14 +108,19 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 class OpenLookups(msgspec.Struct, tag=True, frozen=True):
-    """Worker: begin lookups in a table. The payload is pickled: the rows that are wanted, and the table.
+    """Worker: begin lookups in a table. The payload is pickled: the rows that are wanted, the table, how it is shared.
 
-    `invalidated` holds the keys that the driver has invalidated, as an Arrow IPC stream; empty if there are none.
+    Attributes:
+        parent: the id of the worker's parent process.
+        task_environment: the worker's `TaskEnvironment`, encoded.
+        invalidated: the keys that the driver has invalidated, as an Arrow IPC stream; empty if there are none.
+        executor: names the executor of worker and host.
     """
 
     parent: int
     task_environment: bytes
     invalidated: bytes = b""
+    executor: str = ""
 
 
 class Keys(msgspec.Struct, tag=True, frozen=True):

@@ -7,59 +7,27 @@ invariant: **a copy gets its final name only when it is complete**.
 The first worker of an executor that learns of a new version fetches it under a file lock. The others use the version
 they have, or wait if there is none yet.
 
-The plan contains the server's certificate and a random token (`tls`). A worker accepts only the server of that
-certificate, and the server answers only requests with the token. So nobody else can get a table, read one in transit,
-or give a worker a false one.
-
-The number of connections is limited. If there are too many, the oldest one that has not shown the token is closed, so
-that strangers cannot block workers. Each handshake runs in the connection's own thread.
+The server is a `tls_server`, whose address is in the plan.
 
 The trade-off: executors must reach one more port of the driver. Spark's own ways to send files do not fit: a broadcast
 belongs to one plan and cannot be replaced by a reload, and a file added by `addFile` can never be removed.
 """
 
 import fcntl
-import hmac
 import os
 import secrets
 import shutil
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.spark.environment.folders import owned_folder
-from millpond.spark.lookup.tls import client_context, server_context
-
-TIMEOUT_S = 60.0
-"""The longest wait of either side for the other's next bytes."""
-
-_LOOK_UP_S = 0.1
-"""How often the server checks whether it was closed."""
-
-MOST_CONNECTIONS = 64
-"""The largest number of connections of a server at a time, each with a thread."""
+from millpond.spark.lookup.tls_server import TIMEOUT_S, BoundedServer, ServerAddress, TokenHandler
 
 _PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class ServerAddress:
-    """The address of a file server, the token that it requires, and its certificate as PEM."""
-
-    host: str
-    port: int
-    token: str = field(repr=False)
-    certificate: str = field(repr=False)
 
 
 class FileServer:
@@ -73,106 +41,25 @@ class FileServer:
 
     def __init__(self, newest: Callable[[], Path], host: str, bound: str) -> None:
         token = secrets.token_urlsafe(32)
-        context, certificate = server_context()
 
         class Handler(_Handler):
-            expected = _authorization(token)
             newest_file = staticmethod(newest)
 
-        self._server = _BoundedServer((bound, 0), Handler, context)
-        self.address = ServerAddress(host, self._server.server_address[1], token, certificate)
-        serve = partial(self._server.serve_forever, _LOOK_UP_S)
-        threading.Thread(target=serve, name="millpond-lookup-files", daemon=True).start()
+        self._server = BoundedServer(bound, token, Handler)
+        self.address = ServerAddress(host, self._server.port, token, self._server.certificate)
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
 
-class _BoundedServer(ThreadingHTTPServer):
-    """A TLS server with a thread per connection, and at most `MOST_CONNECTIONS`."""
-
-    def __init__(self, address: tuple[str, int], handler: type["_Handler"], context: ssl.SSLContext) -> None:
-        super().__init__(address, handler)
-        self._context = context
-        self._strangers: dict[socket.socket, None] = {}
-        """Open connections that have not shown the token yet, oldest first."""
-        self._trusted: set[socket.socket] = set()
-        self._lock = threading.Lock()
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection without its handshake, so that the accepting thread never waits for a peer."""
-        accepted, address = super().get_request()
-        accepted.settimeout(TIMEOUT_S)
-        return self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), address
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Make the handshake and answer, in the connection's thread. Silently close a connection without TLS."""
-        try:
-            request.do_handshake()
-        except OSError:
-            return
-        super().finish_request(request, client_address)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection. If there are too many, close the oldest one without the token, or else this one."""
-        with self._lock:
-            full = len(self._strangers) + len(self._trusted) >= MOST_CONNECTIONS
-            evicted = next(iter(self._strangers), None) if full else None
-            if evicted is not None:
-                del self._strangers[evicted]
-                with suppress(OSError):
-                    # Shut down the plain socket: a thread may be using its TLS layer.
-                    socket.socket.shutdown(evicted, socket.SHUT_RDWR)
-            if not full or evicted is not None:
-                self._strangers[request] = None
-                full = False
-        if full:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
-
-    def trust(self, request: socket.socket) -> None:
-        """Mark a connection that has shown the token as trusted."""
-        with self._lock:
-            if request in self._strangers:
-                del self._strangers[request]
-                self._trusted.add(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
-        with self._lock:
-            self._strangers.pop(request, None)
-            self._trusted.discard(request)
-        super().shutdown_request(request)
-
-
-def _authorization(token: str) -> str:
-    """Return the header by which a worker shows the token."""
-    return f"Bearer {token}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = TIMEOUT_S
-    expected: str
+class _Handler(TokenHandler):
     newest_file: Callable[[], Path]
-    server: _BoundedServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
         """Send the newest file, or status 304 if the client has it."""
-        told = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        try:
-            if not hmac.compare_digest(told, self.expected.encode()):
-                self._answer(HTTPStatus.FORBIDDEN)
-            else:
-                self.server.trust(self.connection)
-                self._hand_out()
-        except (ConnectionError, TimeoutError, ssl.SSLError):
-            # The client has gone. It asks again if it still needs the file.
-            self.close_connection = True
-
-    def _hand_out(self) -> None:
+        if not self.is_allowed():
+            return
         while True:
             try:
                 path = self.newest_file()
@@ -181,28 +68,18 @@ class _Handler(BaseHTTPRequestHandler):
                 # A reload has removed the file meanwhile, so there is a newer one.
                 continue
             except UnavailableError as error:
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode())
+                self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error).encode())
                 return
             break
         with file:
             if self.headers.get("If-None-Match") == path.name:
-                self._answer(HTTPStatus.NOT_MODIFIED)
+                self.answer(HTTPStatus.NOT_MODIFIED)
                 return
             self.send_response(HTTPStatus.OK)
             self.send_header("ETag", path.name)
             self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
             shutil.copyfileobj(file, self.wfile, _PIECE_BYTES)
-
-    def _answer(self, status: HTTPStatus, text: bytes = b"") -> None:
-        self.send_response(status)
-        if status != HTTPStatus.NOT_MODIFIED:
-            self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: Any) -> None:
-        """Do nothing: a line per partition would fill the driver's log."""
 
 
 def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path:
@@ -217,8 +94,7 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
     while True:
         there = sorted(copies.glob(f"*{suffix}"))
         newest = there[-1] if there else None
-        context = client_context(server.certificate)
-        with closing(HTTPSConnection(server.host, server.port, timeout=TIMEOUT_S, context=context)) as connection:
+        with closing(server.connection(TIMEOUT_S)) as connection:
             answer = _asked(name, server, connection, newest)
             if newest is not None and answer.status == HTTPStatus.NOT_MODIFIED:
                 return newest
@@ -232,7 +108,7 @@ def fetched(name: str, server: ServerAddress, copies: Path, suffix: str) -> Path
 
 
 def _asked(name: str, server: ServerAddress, connection: HTTPSConnection, have: Path | None) -> HTTPResponse:
-    headers = {"Authorization": _authorization(server.token)} | ({} if have is None else {"If-None-Match": have.name})
+    headers = server.authorization() | ({} if have is None else {"If-None-Match": have.name})
     try:
         connection.request("GET", "/", headers=headers)
         answer = connection.getresponse()

@@ -31,8 +31,9 @@ from millpond.lookup import HeldTable, LookupTable, MappedTable
 from millpond.lookup.caches.column_file import Scanned
 from millpond.spark.environment.folders import OwnedFolder, user_folder
 from millpond.spark.environment.versions import to_arrow_type
-from millpond.spark.lookup.copies import FileServer, ServerAddress, fetched
+from millpond.spark.lookup.copies import FileServer, fetched
 from millpond.spark.lookup.queries import ReadingQueries
+from millpond.spark.lookup.tls_server import ServerAddress
 
 _TABLE = ".table"
 _FAILED = "failed"

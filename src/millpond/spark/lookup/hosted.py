@@ -1,9 +1,8 @@
 """The state host's side of a partition's lookups. In a host, a partial cache outlives the workers.
 
 A worker sends the distinct keys of each batch and gets the columns of their rows: one round trip per batch. An
-executor has one host for a table, whose cache all its workers share. If rows were shuffled by key, it has several hosts
-that divide the shards. The invariant: a key is in only one cache of an executor, and concurrent workers load it only
-once.
+executor has one host for a table, whose cache all its workers share. With `share_cache`, the hosts of all executors
+also answer each other (`shared`). The invariant: concurrent workers of an executor load a key only once.
 
 The counters of a failed lookup would be lost with its task. So they are kept, and sent with the next answer.
 """
@@ -21,7 +20,8 @@ from millpond.lookup import LookupStats, LookupTable
 from millpond.spark.environment.task_environment import TaskEnvironment
 from millpond.spark.host.wire import Connection, End, Found, Keys, OpenLookups
 from millpond.spark.lookup.counts import Counted
-from millpond.spark.lookup.rows import FullRows, Matches, PartialRows, RowsWanted, opened
+from millpond.spark.lookup.rows import FullRows, Matches, PartialRows, RowsWanted, one_batch, opened
+from millpond.spark.lookup.shared.rows import SharedRows, Sharing, opened_shared
 
 HOST_IDLE_MS = 1_800_000
 """How long an idle host lives."""
@@ -36,8 +36,13 @@ def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) 
     with task_environment.entered() as arrival:
         wanted: RowsWanted
         table: LookupTable
-        wanted, table = arrival.load(payload)
-        rows = opened(wanted, table, HOST_IDLE_MS, message.invalidated)
+        sharing: Sharing | None
+        wanted, table, sharing = arrival.load(payload)
+        rows: PartialRows | SharedRows
+        if sharing is None:
+            rows = opened(wanted, table, HOST_IDLE_MS, message.invalidated)
+        else:
+            rows = opened_shared(wanted, table, sharing, message.executor, HOST_IDLE_MS, message.invalidated)
         while True:
             asked, keys = connection.receive()
             if isinstance(asked, End):
@@ -48,7 +53,7 @@ def serve_lookups(connection: Connection, message: OpenLookups, payload: bytes) 
             connection.send(*encoded(wanted, matches))
 
 
-def matched(wanted: RowsWanted, rows: PartialRows | FullRows, keys: Sequence[pa.Array]) -> Matches:
+def matched(wanted: RowsWanted, rows: PartialRows | FullRows | SharedRows, keys: Sequence[pa.Array]) -> Matches:
     """Return the rows of distinct keys. Their counters include those of earlier failures in this process."""
     try:
         matches = rows.match(keys)
@@ -74,11 +79,3 @@ def decoded(message: Found, payload: bytes) -> Matches:
     rows = pa.ipc.open_stream(payload).read_next_batch()
     counted, failures = cloudpickle.loads(message.counted)
     return Matches(starts, counts, rows.columns, counted, failures=failures)
-
-
-def one_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    """Encode a record batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()

@@ -26,8 +26,9 @@ from millpond.lookup.column_cache.key_hash import key_array
 from millpond.lookup.functions.keys import python_keys
 from millpond.lookup.sources.debezium import changed_keys
 from millpond.spark.environment.folders import OwnedFolder, user_folder
-from millpond.spark.lookup.copies import FileServer, ServerAddress
+from millpond.spark.lookup.copies import FileServer
 from millpond.spark.lookup.files import found_path, newest_path, served
+from millpond.spark.lookup.tls_server import ServerAddress
 
 _KEYS = ".keys"
 _VERSION = "__version"
@@ -115,10 +116,15 @@ class Invalidated:
 
     def since(self, version: int) -> list[Key] | None:
         """Return the keys invalidated after a version; None means every key, since some are no longer kept."""
+        columns = self.columns_since(version)
+        return None if columns is None else list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+    def columns_since(self, version: int) -> list[pa.Array] | None:
+        """Return the keys of `since` as one array for each key column."""
         if version < self.forgotten:
             return None
         new = self.keys.filter(pc.greater(self.keys.column(_VERSION), version)).drop_columns([_VERSION])
-        return list(zip(*(column.to_pylist() for column in new.columns), strict=True))
+        return [one_chunk(column) for column in new.columns]
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ from millpond.spark.lookup.invalidations import InvalidationsPlace, PublishedInv
 from millpond.spark.lookup.queries import ReadingQueries
 from millpond.spark.lookup.retried import retried_join
 from millpond.spark.lookup.rows import RowsWanted
-from millpond.spark.lookup.skew import hosts_for, shuffled_by_key
+from millpond.spark.lookup.shared.directory import Directory, directory_for
+from millpond.spark.lookup.shared.near import divided
+from millpond.spark.lookup.shared.rows import Sharing
+from millpond.spark.lookup.skew import hosts_for
 from millpond.spark.lookup.waiting import MissingRetries
 from millpond.spark.lookup.worker import Hosted, JoinPlan, join_batches
 from millpond.spark.spec.driver_counts import note_table
@@ -64,7 +67,7 @@ def lookup_join(
     how: Literal["left", "inner"] = "left",
     columns: Sequence[str] | None = None,
     prefix: str = "",
-    shuffle_by_key: bool = False,
+    share_cache: bool = False,
     hot_key_share: float = 0.1,
     on_error: Literal["fail", "dead-letter"] = "fail",
     host: Literal["process", "inline"] = "process",
@@ -92,12 +95,12 @@ def lookup_join(
         columns: the table's row columns to add; by default all except keys that have the name of the event's column.
             Only these are read from the source and cached.
         prefix: put before the names of the added columns.
-        shuffle_by_key: let Spark shuffle the events by key, so that only one executor looks up and caches each key.
-            The cache of an executor is divided among its state hosts. This pays with several executors, if many more
-            keys are in use than the cache of one executor can hold.
-        hot_key_share: with `shuffle_by_key` or `retry_missing`: if a key has more than this share of an Arrow batch's
-            events, they are spread over all partitions, each of which looks up the key. Events without a key are
-            spread too.
+        share_cache: let all executors share their partial caches: each key has an owner among them, which loads and
+            caches it, and which the others ask over the network. No event is shuffled. An eighth of an executor's
+            cache holds keys of other owners. This pays with several executors if the source is slow or must be
+            spared; asking for a key costs more processor time than a load from a fast database.
+        hot_key_share: with `retry_missing`: if a key has more than this share of an Arrow batch's events, they are
+            spread over all partitions, each of which looks up the key. Events without a key are spread too.
         on_error: what happens to an event for whose key the source fails. `"fail"` fails the batch. `"dead-letter"`
             puts the event and the reason into an additional column, `dead_letter` (see `split_dead_letters`). A source
             that does not answer fails the batch in both cases.
@@ -131,27 +134,27 @@ def lookup_join(
     retries = None
     if retry_missing is not None:
         retries = MissingRetries.parse(f"lookup_join with {table.name!r}, retry_missing", retry_missing)
-        _check_retries(df, table, shuffle_by_key=shuffle_by_key)
+        _check_retries(df, table, share_cache=share_cache)
     if not 0 < hot_key_share <= 1:
         raise OptionError(
             f"lookup_join with {table.name!r}, hot_key_share: expected a share above 0, up to 1, got {hot_key_share!r}"
         )
     if host not in ("process", "inline"):
         raise OptionError(f"lookup_join with {table.name!r}, host: expected 'process' or 'inline', got {host!r}")
-    if host == "inline" and retries is None and (shuffle_by_key or table.options.mode != "PARTIAL"):
+    if host == "inline" and retries is None and (share_cache or table.options.mode != "PARTIAL"):
         raise OptionError(
-            f"lookup_join with {table.name!r}, host: 'inline' has an effect on a partial cache that keys are not "
-            "shuffled to; leave it out"
+            f"lookup_join with {table.name!r}, host: 'inline' has an effect on a partial cache that is not shared; "
+            "leave it out"
         )
-    if shuffle_by_key and table.options.mode == "FULL":
+    if share_cache and table.options.mode != "PARTIAL":
         raise OptionError(
-            f"lookup_join with {table.name!r}, shuffle_by_key: has no effect on a table that is cached in full, which "
-            "all workers of a machine share; leave it out"
+            f"lookup_join with {table.name!r}, share_cache: has an effect on a partial cache, and the table has "
+            f"lookup.cache = {table.options.mode}; leave it out"
         )
     pairs = _pairs(df, table, on)
     shared = {event_column for event_column, key_field in pairs if event_column == key_field.name}
     added = _added(df, table, columns, prefix, shared)
-    planned = _planned(df, table, tuple(added))
+    planned = _planned(df, table, tuple(added), share_cache=share_cache)
     events = df.schema
     kept = len(df.columns)
     key_places: list[int] = []
@@ -168,11 +171,9 @@ def lookup_join(
     if retries is not None:
         if planned.published is None:
             source = planned.table.share(hosts_for(planned.table, df.sparkSession))
-    elif shuffle_by_key:
-        df, source = _shuffled(df, key_places, wanted, planned, hot_key_share)
     elif table.options.mode == "PARTIAL" and host == "process":
         application = str(df.sparkSession.sparkContext.applicationId)
-        source = Hosted(wanted, planned.table, application, hosts=1, invalidations=planned.told)
+        source = Hosted(wanted, planned.table, application, planned.told, planned.sharing)
     joined, letter = StructType([*events.fields, *added.values()]), None
     if on_error == "dead-letter":
         keys = StructType([StructField(event_column, events[event_column].dataType) for event_column, _ in pairs])
@@ -192,18 +193,7 @@ def lookup_join(
     return df.mapInArrow(join, joined)
 
 
-def _shuffled(
-    df: DataFrame, key_places: Sequence[int], wanted: RowsWanted, planned: "_Planned", hot_key_share: float
-) -> tuple[DataFrame, Hosted]:
-    """Return the events shuffled by shards of their keys, and the table in the state hosts of these shards."""
-    hosts = hosts_for(planned.table, df.sparkSession)
-    keys = [df[df.columns[place]] for place in key_places]
-    application = str(df.sparkSession.sparkContext.applicationId)
-    df = shuffled_by_key(df, keys, hot_key_share, f"__{planned.table_id}_salt")
-    return df, Hosted(wanted, planned.table.share(hosts), application, hosts, planned.told)
-
-
-def _check_retries(df: DataFrame, table: LookupTable, *, shuffle_by_key: bool) -> None:
+def _check_retries(df: DataFrame, table: LookupTable, *, share_cache: bool) -> None:
     """Raise `OptionError` for input that cannot be retried, and for options without effect beside `retry_missing`."""
     where = f"lookup_join with {table.name!r}"
     if not df.isStreaming:
@@ -211,9 +201,9 @@ def _check_retries(df: DataFrame, table: LookupTable, *, shuffle_by_key: bool) -
             f"{where}, retry_missing: expected a stream, got a batch DataFrame, in which no event can wait; leave it "
             "out, or join the stream before its foreachBatch"
         )
-    if shuffle_by_key:
+    if share_cache:
         raise OptionError(
-            f"{where}, shuffle_by_key: has no effect beside retry_missing, which shuffles by key; leave it out"
+            f"{where}, share_cache: has no effect beside retry_missing, which shuffles by key; leave it out"
         )
     names = df.columns
     if len(set(names)) < len(names):
@@ -233,6 +223,8 @@ class _Planned:
     queries: ReadingQueries
     counted: Any
     invalidations: PublishedInvalidations | None
+    directory: Directory | None
+    sharing: Sharing | None
 
     @property
     def told(self) -> InvalidationsPlace | None:
@@ -240,18 +232,21 @@ class _Planned:
         return None if self.invalidations is None else self.invalidations.place
 
 
-_PLANNED: dict[tuple[str, LookupTable, tuple[str, ...]], _Planned] = {}
-"""Planned tables by application, table and columns. So a join that is made for every micro-batch keeps its caches."""
+_PLANNED: dict[tuple[str, LookupTable, tuple[str, ...], bool], _Planned] = {}
+"""Planned tables by application, table, columns, and whether executors share the cache.
+
+So a join that is made for every micro-batch keeps its caches.
+"""
 
 _PLANNING: WeakKeyDictionary[LookupTable, threading.Lock] = WeakKeyDictionary()
 _ALL_PLANNING = threading.Lock()
 
 
-def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...]) -> _Planned:
+def _planned(df: DataFrame, table: LookupTable, columns: tuple[str, ...], *, share_cache: bool = False) -> _Planned:
     with _planning(table):
-        key = (str(df.sparkSession.sparkContext.applicationId), table, columns)
+        key = (str(df.sparkSession.sparkContext.applicationId), table, columns, share_cache)
         if key not in _PLANNED:
-            _PLANNED[key] = _newly_planned(df, table, columns, lambda: _release(key))
+            _PLANNED[key] = _newly_planned(df, table, columns, lambda: _release(key), share_cache=share_cache)
         _PLANNED[key].queries.add(df.sparkSession)
         return _PLANNED[key]
 
@@ -263,7 +258,7 @@ def _planning(table: LookupTable) -> threading.Lock:
 
 
 def _newly_planned(
-    df: DataFrame, table: LookupTable, columns: tuple[str, ...], release: Callable[[], None]
+    df: DataFrame, table: LookupTable, columns: tuple[str, ...], release: Callable[[], None], *, share_cache: bool
 ) -> _Planned:
     used = None if set(columns) == set(table.row_schema.names) else list(columns)
     full = table.options.mode == "FULL"
@@ -278,12 +273,17 @@ def _newly_planned(
     invalidate = None if told is None else told.add
     table.watch(lambda: cast("Counted", counted.value).total(), release, invalidate)
     narrow = table if full or used is None else table.select(used)
-    return _Planned(table_id, narrow, published, queries, counted, told)
+    directory = directory_for(df.sparkSession) if share_cache else None
+    sharing = None
+    if directory is not None:
+        narrow, near = divided(narrow)
+        sharing = Sharing(directory.address, near)
+    return _Planned(table_id, narrow, published, queries, counted, told, directory, sharing)
 
 
-def _release(key: tuple[str, LookupTable, tuple[str, ...]]) -> None:
+def _release(key: tuple[str, LookupTable, tuple[str, ...], bool]) -> None:
     planned = _PLANNED.pop(key, None)
-    for owned in () if planned is None else (planned.published, planned.invalidations):
+    for owned in () if planned is None else (planned.published, planned.invalidations, planned.directory):
         if owned is not None:
             owned.close()
 

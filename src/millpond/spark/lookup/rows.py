@@ -103,6 +103,14 @@ def distinct_keys(columns: Sequence[pa.Array]) -> tuple[Positions, list[pa.Array
     return numbers, keys
 
 
+def one_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    """Encode a record batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
 def _numbered(column: pa.Array) -> tuple[Positions, pa.Array]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp("us", "UTC"))
@@ -126,7 +134,7 @@ class PartialRows:
         self._lookup = lookup
         self._places = [lookup.row_schema.get_field_index(name) for name in wanted.columns]
         self._cache_id = cache_id
-        self._idle_ms = idle_ms
+        self.idle_ms = idle_ms
         self._curves = Telling(None) if curves is None else curves
         self.failed = LookupStats()
         """The failed loads of the last `match` that raised."""
@@ -142,6 +150,17 @@ class PartialRows:
                 failures = counted.stats.num_load_failure
                 self.failed = LookupStats(load_count=failures, num_load_failure=failures)
                 raise
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that `match` returns."""
+        return pa.schema(self._wanted.row_fields)
+
+    def ages_ms(self, keys: Sequence[pa.Array]) -> Positions:
+        """Return how long ago the rows of each key were loaded; -1 if they are not cached, or not in columns."""
+        if isinstance(self._lookup, ColumnCachingLookup):
+            return self._lookup.ages_ms(keys)
+        return np.full(len(keys[0]), -1, np.int64)
 
     def forget_missing(self, keys: Sequence[pa.Array]) -> None:
         """Remove those keys that are cached as missing, so that their next lookup asks the source."""
@@ -183,7 +202,7 @@ class PartialRows:
         return Matches(np.cumsum(counts) - counts, counts, columns, self._counted(counted), failures=failures)
 
     def _counted(self, counted: Counting) -> Counted:
-        level = level_now(self._lookup.stats(), self._idle_ms, self._curves.now())
+        level = level_now(self._lookup.stats(), self.idle_ms, self._curves.now())
         return Counted(counted.stats, {self._cache_id: level})
 
     def _column(self, values: list[Any], field: pa.Field) -> pa.Array:

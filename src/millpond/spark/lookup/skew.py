@@ -1,4 +1,4 @@
-"""Spreads the events of hot keys, and events without a key, when a lookup join shuffles by key.
+"""Spreads the events of hot keys, and events without a key, when a lookup join with `retry_missing` shuffles by key.
 
 Spark shuffles all events of a key to one partition. A key with a large share of the events would keep one task busy
 while the others wait. Such a key is *salted*: its events go to all partitions, each of which looks up the key. Events
@@ -45,13 +45,6 @@ def with_salts(df: DataFrame, keys: Sequence[Column], hot_share: float, name: st
         return pa.array(salts(columns, hot_share))
 
     return df.withColumn(name, salt.asNondeterministic()(*keys))
-
-
-def shuffled_by_key(df: DataFrame, keys: Sequence[Column], hot_share: float, name: str) -> DataFrame:
-    """Shuffle the events by key and salt, with the salts as an additional column `name`."""
-    salted = with_salts(df, keys, hot_share, name)
-    # Adaptive execution does not change an explicit number of partitions.
-    return salted.repartition(_shuffle_partitions(df.sparkSession), *keys, salted[name])
 
 
 def hosts_for(table: LookupTable, session: SparkSession) -> int:

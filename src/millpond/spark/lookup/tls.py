@@ -1,8 +1,8 @@
-"""TLS for the file server of a full table, with a certificate of its own that is sent in the query's plan.
+"""TLS for the servers of a query (`tls_server`), each with a certificate of its own.
 
-There is no certificate authority. A worker trusts only the certificate in the plan. Its private key stays on the
-driver, for as long as the server runs. So only the driver that planned the query can answer, and nobody else can read
-or alter what it sends.
+There is no certificate authority. A client trusts only the certificate that the query's plan names, or the directory
+that the plan names. Its private key stays in the server's process, for as long as that runs. So only that process can
+answer, and nobody else can read or alter what it sends.
 
 Source: RFC 8446, "The Transport Layer Security (TLS) Protocol Version 1.3".
 """
@@ -36,7 +36,7 @@ def server_context() -> tuple[ssl.SSLContext, str]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise MissingDependencyError(
-            "the driver hands a full lookup table to executors over TLS, which needs cryptography. "
+            "lookup tables travel between driver and executors over TLS, which needs cryptography. "
             'Run: pip install "millpond[spark]"'
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())

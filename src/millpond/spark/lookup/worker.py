@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext, cloudpickle
+from pyspark import cloudpickle
 
 from millpond.lookup import LookupStats, LookupTable
 from millpond.spark.environment.task_environment import TaskEnvironment
@@ -29,7 +29,7 @@ from millpond.spark.host.client import HostAddress, found_rows
 from millpond.spark.host.wire import End, Keys, OpenLookups
 from millpond.spark.lookup.counts import WORKER_IDLE_MS, Counted
 from millpond.spark.lookup.files import Published
-from millpond.spark.lookup.hosted import decoded, one_batch
+from millpond.spark.lookup.hosted import decoded
 from millpond.spark.lookup.invalidations import InvalidationsPlace
 from millpond.spark.lookup.letters import failed_events, letters
 from millpond.spark.lookup.rows import (
@@ -40,8 +40,10 @@ from millpond.spark.lookup.rows import (
     Rows,
     RowsWanted,
     distinct_keys,
+    one_batch,
     opened,
 )
+from millpond.spark.lookup.shared.rows import Sharing
 from millpond.spark.spec.operator import DEAD_LETTER
 
 
@@ -70,17 +72,14 @@ class JoinPlan:
 
 
 class Hosted:
-    """A table whose cache is in state hosts, and so outlives the workers.
-
-    With one host, all partitions share its cache. With several, partitions are shards of the keys, and each host
-    caches the keys of its shards.
+    """A table whose cache is in a state host of each executor, and so outlives the workers.
 
     Args:
         wanted: the columns that the join adds.
-        table: the table, with one host's share of its limits.
+        table: the table.
         application: the id of the Spark application that the hosts belong to.
-        hosts: the number of hosts of each executor for this table.
         invalidations: where invalidated keys are found; None if the table's caches are not told of them.
+        sharing: how all executors share one cache; None if each has its own.
     """
 
     def __init__(
@@ -88,34 +87,33 @@ class Hosted:
         wanted: RowsWanted,
         table: LookupTable,
         application: str,
-        hosts: int,
         invalidations: InvalidationsPlace | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.invalidations = invalidations
-        self._carried: Any = (wanted, table)
+        self._carried: Any = (wanted, table, sharing)
         self._pickled = b""
         self.application = application
-        self.hosts = hosts
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the table to bytes that only the host opens. Spark registers its broadcasts during this pickling."""
         return {**vars(self), "_carried": None, "_pickled": cloudpickle.dumps(self._carried)}
 
     def open(self) -> "HostRows":
-        """Connect to the only host, or to that of the running task's shard."""
-        task = TaskContext.get()
-        shard = 0 if task is None or self.hosts == 1 else task.partitionId()
-        return HostRows(self, shard, self._pickled)
+        """Connect to the host of this executor."""
+        return HostRows(self, self._pickled)
 
 
 class HostRows:
-    """A table in the state host of one shard."""
+    """A table in the state host of this executor."""
 
-    def __init__(self, source: Hosted, shard: int, pickled: bytes) -> None:
-        self._connection = HostAddress.of_shard(shard, source.hosts, source.application).connect()
+    def __init__(self, source: Hosted, pickled: bytes) -> None:
+        address = HostAddress.of_shard(0, 1, source.application)
+        self._connection = address.connect()
         self._waiting = False
-        invalidated = _newest(source.invalidations)
-        self._connection.send(OpenLookups(os.getppid(), TaskEnvironment.of_worker().encode(), invalidated), pickled)
+        environment, invalidated = TaskEnvironment.of_worker().encode(), _newest(source.invalidations)
+        executor = address.socket_path.parent.name
+        self._connection.send(OpenLookups(os.getppid(), environment, invalidated, executor), pickled)
 
     def match(self, keys: Sequence[pa.Array]) -> Matches:
         """Look up the keys in the host."""
