@@ -50,6 +50,26 @@ def test_packed_cells_are_merged_as_their_irs_are(name, data):
     assert packed.pack_columns(list(zip(*firsts, strict=True)) or [[]] * len(cells.cells), len(firsts)) == lefts
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_runs_of_packed_cells_are_merged_as_one_after_the_other(name, data):
+    types = [type_ for type_ in FEW if parse_type(type_).kind in OPERATIONS[name].types]
+    type_ = data.draw(st.sampled_from(types))
+    cells = compiled(name, type_)
+    packed = PackedCells(cells.cells)
+    rows = st.lists(st.tuples(st.none() | scalars(type_), st.just("b")), max_size=3)
+    runs = [
+        [packed.pack(cells.collect(list(range(len(one))), one)) for one in run]
+        for run in data.draw(st.lists(st.lists(rows, min_size=1, max_size=4), max_size=4))
+    ]
+    expected = [run[0] for run in runs]
+    for at, run in enumerate(runs):
+        for one in run[1:]:
+            expected[at] = packed.merge([expected[at]], [one])[0]
+    assert packed.merge_runs(runs) == expected
+
+
 @given(NUMBERS, NUMBERS)
 def test_stored_numbers_are_added_as_the_numbers_are(left, right):
     assert add_encoded(encode_fixed_point(left), encode_fixed_point(right)) == encode_fixed_point(left + right)

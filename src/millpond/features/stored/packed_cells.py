@@ -11,6 +11,7 @@ mantissas. Cells that are stored as they are need no decoding. All others are de
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
@@ -76,6 +77,24 @@ class PackedCells:
         ]
         return self._packed_rows(merged, count)
 
+    def merge_runs(self, runs: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """Merge the packed cells of each run, from its first to its last. No run is empty.
+
+        Round by round, the next cells of all runs that have some are merged in one go. Runs are ordered by length for
+        that, the longest first, so those of a round are the first ones.
+        """
+        order = sorted(range(len(runs)), key=lambda run: len(runs[run]), reverse=True)
+        rounds: list[list[bytes]] = []
+        left = [runs[run] for run in order]
+        while left := [run for run in left if len(run) > len(rounds)]:
+            rounds.append([run[len(rounds)] for run in left])
+        stored, width = self._stored(list(chain.from_iterable(rounds))), len(self._merges)
+        merged = [_folded(merge, stored[place::width], rounds) for place, merge in enumerate(self._merges)]
+        packed = [b""] * len(runs)
+        for run, cells in zip(order, self._packed_rows(merged, len(runs)), strict=True):
+            packed[run] = cells
+        return packed
+
     def _packed_rows(self, columns: Sequence[Any], count: int) -> list[bytes]:
         if not columns:
             return [b""] * count
@@ -86,6 +105,15 @@ class PackedCells:
         header = _LIST_OF_32_BITS + (len(packed) * len(self._merges)).to_bytes(4, "big")
         stored: list[Any] = _decode(b"".join([header, *packed]))
         return stored
+
+
+def _folded(merge: Callable[[Any, Any], Any], column: list[Any], rounds: Sequence[Sequence[bytes]]) -> list[Any]:
+    """Merge the stored cells of one kind. The column has those of the first round, then those of the second."""
+    folded, start = column[: len(rounds[0])] if rounds else [], 0
+    for before, cells in pairwise(rounds):
+        start += len(before)
+        folded[: len(cells)] = map(merge, folded, column[start : start + len(cells)])
+    return folded
 
 
 def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:
