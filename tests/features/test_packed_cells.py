@@ -53,7 +53,7 @@ def test_packed_cells_are_merged_as_their_irs_are(name, data):
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(data=st.data())
 @settings(deadline=None, max_examples=15)
-def test_runs_of_packed_cells_are_merged_as_one_after_the_other(name, data):
+def test_runs_of_packed_cells_are_merged_as_all_their_irs_are(name, data):
     types = [type_ for type_ in FEW if parse_type(type_).kind in OPERATIONS[name].types]
     type_ = data.draw(st.sampled_from(types))
     cells = compiled(name, type_)
@@ -63,10 +63,15 @@ def test_runs_of_packed_cells_are_merged_as_one_after_the_other(name, data):
         [packed.pack(cells.collect(list(range(len(one))), one)) for one in run]
         for run in data.draw(st.lists(st.lists(rows, min_size=1, max_size=4), max_size=4))
     ]
-    expected = [run[0] for run in runs]
-    for at, run in enumerate(runs):
-        for one in run[1:]:
-            expected[at] = packed.merge([expected[at]], [one])[0]
+    expected = [
+        packed.pack(
+            tuple(
+                cell.merge_all(column)
+                for cell, column in zip(cells.cells, zip(*map(packed.unpack, run), strict=True), strict=True)
+            )
+        )
+        for run in runs
+    ]
     assert packed.merge_runs(runs) == expected
 
 

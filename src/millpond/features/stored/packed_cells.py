@@ -11,7 +11,7 @@ mantissas. Cells that are stored as they are need no decoding. All others are de
 
 import operator
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import msgspec
@@ -38,9 +38,10 @@ class PackedCells:
     (b'\x03', (303,))
     """
 
-    __slots__ = ("_decoders", "_encoders", "_header_bytes", "_merges")
+    __slots__ = ("_cells", "_decoders", "_encoders", "_header_bytes", "_merges")
 
     def __init__(self, cells: Sequence[CellOperation]) -> None:
+        self._cells = tuple(cells)
         self._encoders = tuple(cell.encode for cell in cells)
         self._decoders = tuple(cell.decode for cell in cells)
         self._merges = tuple(map(_stored_merge, cells))
@@ -78,22 +79,11 @@ class PackedCells:
         return self._packed_rows(merged, count)
 
     def merge_runs(self, runs: Sequence[Sequence[bytes]]) -> list[bytes]:
-        """Merge the packed cells of each run, from its first to its last. No run is empty.
-
-        Round by round, the next cells of all runs that have some are merged in one go. Runs are ordered by length for
-        that, the longest first, so those of a round are the first ones.
-        """
-        order = sorted(range(len(runs)), key=lambda run: len(runs[run]), reverse=True)
-        rounds: list[list[bytes]] = []
-        left = [runs[run] for run in order]
-        while left := [run for run in left if len(run) > len(rounds)]:
-            rounds.append([run[len(rounds)] for run in left])
-        stored, width = self._stored(list(chain.from_iterable(rounds))), len(self._merges)
-        merged = [_folded(merge, stored[place::width], rounds) for place, merge in enumerate(self._merges)]
-        packed = [b""] * len(runs)
-        for run, cells in zip(order, self._packed_rows(merged, len(runs)), strict=True):
-            packed[run] = cells
-        return packed
+        """Merge the packed cells of each run. Each cell is encoded once, however long the run is."""
+        stored, width = self._stored(list(chain.from_iterable(runs))), len(self._cells)
+        bounds = list(pairwise(accumulate(map(len, runs), initial=0)))
+        merged = [_merged_runs(cell, stored[place::width], bounds) for place, cell in enumerate(self._cells)]
+        return self._packed_rows(merged, len(runs))
 
     def _packed_rows(self, columns: Sequence[Any], count: int) -> list[bytes]:
         if not columns:
@@ -107,13 +97,14 @@ class PackedCells:
         return stored
 
 
-def _folded(merge: Callable[[Any, Any], Any], column: list[Any], rounds: Sequence[Sequence[bytes]]) -> list[Any]:
-    """Merge the stored cells of one kind. The column has those of the first round, then those of the second."""
-    folded, start = column[: len(rounds[0])] if rounds else [], 0
-    for before, cells in pairwise(rounds):
-        start += len(before)
-        folded[: len(cells)] = map(merge, folded, column[start : start + len(cells)])
-    return folded
+def _merged_runs(cell: CellOperation, stored: Sequence[Any], bounds: Sequence[tuple[int, int]]) -> list[Any]:
+    """Merge the stored cells of one kind between each pair of bounds."""
+    merge_all = cell.merge_all
+    if cell.plain:
+        return [merge_all(stored[first:end]) for first, end in bounds]
+    cells = list(map(cell.decode, stored)) if cell.decode_all is None else cell.decode_all(stored)
+    encode = cell.encode
+    return [encode(merge_all(cells[first:end])) for first, end in bounds]
 
 
 def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:
