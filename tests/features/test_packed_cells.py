@@ -50,6 +50,31 @@ def test_packed_cells_are_merged_as_their_irs_are(name, data):
     assert packed.pack_columns(list(zip(*firsts, strict=True)) or [[]] * len(cells.cells), len(firsts)) == lefts
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_runs_of_packed_cells_are_merged_as_all_their_irs_are(name, data):
+    types = [type_ for type_ in FEW if parse_type(type_).kind in OPERATIONS[name].types]
+    type_ = data.draw(st.sampled_from(types))
+    cells = compiled(name, type_)
+    packed = PackedCells(cells.cells)
+    rows = st.lists(st.tuples(st.none() | scalars(type_), st.just("b")), max_size=3)
+    runs = [
+        [packed.pack(cells.collect(list(range(len(one))), one)) for one in run]
+        for run in data.draw(st.lists(st.lists(rows, min_size=1, max_size=4), max_size=4))
+    ]
+    expected = [
+        packed.pack(
+            tuple(
+                cell.merge_all(column)
+                for cell, column in zip(cells.cells, zip(*map(packed.unpack, run), strict=True), strict=True)
+            )
+        )
+        for run in runs
+    ]
+    assert packed.merge_runs(runs) == expected
+
+
 @given(NUMBERS, NUMBERS)
 def test_stored_numbers_are_added_as_the_numbers_are(left, right):
     assert add_encoded(encode_fixed_point(left), encode_fixed_point(right)) == encode_fixed_point(left + right)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from millpond.errors import CorruptionError
-from millpond.kv import LmdbStore, Put
+from millpond.kv import Get, LmdbStore, Put, TimedValue
 from millpond.kv.lmdb import expiry as lmdb_expiry
 from millpond.kv.lmdb import layout as lmdb_layout
 from tests.kv.lmdb_rows import entries, times
@@ -165,3 +165,19 @@ def test_an_altered_log_of_expiries_is_reported(tmp_path):
         store.put_many("d", [Put(b"l", b"v")])
     assert [key for key, _ in store.next_keys("d", None, 9)] == [b"k"]
     store.close()
+
+
+def test_rows_are_encoded_anew_if_their_dataset_changed_meanwhile(tmp_path, monkeypatch):
+    encode = lmdb_layout.encoded_rows
+    with LmdbStore(tmp_path) as store:
+        store.put_many("d", [Put(b"k", b"first", 1)])
+
+        def changing(*given):
+            monkeypatch.setattr(lmdb_layout, "encoded_rows", encode)
+            store.drop("d")
+            store.create("d", rows="one", ttl_ms=1_000_000)
+            return encode(*given)
+
+        monkeypatch.setattr(lmdb_layout, "encoded_rows", changing)
+        store.put_many("d", [Put(b"k", b"second", 2)])
+        assert store.get_many([Get("d", b"k")]) == [[TimedValue(2, b"second")]]

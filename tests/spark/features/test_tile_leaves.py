@@ -163,12 +163,12 @@ def test_state_from_before_there_were_leaves_is_read_and_divided_when_it_changes
     keys, shard = keys_of_slot(7, 300), Shard()
     leaves_of(WHOLE)
     shard.batch(batch_of(keys))
-    assert list(shard.maps) == [(7, B)]
+    assert list(entries_of(shard, B)) == [(7, B)]
     leaves_of(LEAF_BYTES)
     rows = shard.batch(batch_of(keys[:1], offset=1))
     assert [(row["key"], PLAN.decode_tile(row["key"], row["value"]).ir[0]) for row in rows] == [(keys[0], 2)]
     begins = decode_root(shard.maps[7, B])[1]
-    assert len(shard.maps) == 1 + len(begins) > 3
+    assert len(entries_of(shard, B)) == 1 + len(begins) > 3
     closed = shard.batch([], B + TILE_MS)
     assert sorted(row["key"] for row in closed if layer_of(row["address"]) == 0) == sorted(keys)
 

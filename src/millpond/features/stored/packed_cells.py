@@ -11,6 +11,7 @@ mantissas. Cells that are stored as they are need no decoding. All others are de
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import msgspec
@@ -37,9 +38,10 @@ class PackedCells:
     (b'\x03', (303,))
     """
 
-    __slots__ = ("_decoders", "_encoders", "_header_bytes", "_merges")
+    __slots__ = ("_cells", "_decoders", "_encoders", "_header_bytes", "_merges")
 
     def __init__(self, cells: Sequence[CellOperation]) -> None:
+        self._cells = tuple(cells)
         self._encoders = tuple(cell.encode for cell in cells)
         self._decoders = tuple(cell.decode for cell in cells)
         self._merges = tuple(map(_stored_merge, cells))
@@ -76,6 +78,13 @@ class PackedCells:
         ]
         return self._packed_rows(merged, count)
 
+    def merge_runs(self, runs: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """Merge the packed cells of each run. Each cell is encoded once, however long the run is."""
+        stored, width = self._stored(list(chain.from_iterable(runs))), len(self._cells)
+        bounds = list(pairwise(accumulate(map(len, runs), initial=0)))
+        merged = [_merged_runs(cell, stored[place::width], bounds) for place, cell in enumerate(self._cells)]
+        return self._packed_rows(merged, len(runs))
+
     def _packed_rows(self, columns: Sequence[Any], count: int) -> list[bytes]:
         if not columns:
             return [b""] * count
@@ -86,6 +95,16 @@ class PackedCells:
         header = _LIST_OF_32_BITS + (len(packed) * len(self._merges)).to_bytes(4, "big")
         stored: list[Any] = _decode(b"".join([header, *packed]))
         return stored
+
+
+def _merged_runs(cell: CellOperation, stored: Sequence[Any], bounds: Sequence[tuple[int, int]]) -> list[Any]:
+    """Merge the stored cells of one kind between each pair of bounds."""
+    merge_all = cell.merge_all
+    if cell.plain:
+        return [merge_all(stored[first:end]) for first, end in bounds]
+    cells = list(map(cell.decode, stored)) if cell.decode_all is None else cell.decode_all(stored)
+    encode = cell.encode
+    return [encode(merge_all(cells[first:end])) for first, end in bounds]
 
 
 def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:

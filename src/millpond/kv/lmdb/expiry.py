@@ -56,15 +56,13 @@ def put_timed(
 ) -> None:
     """Write rows, each with the packed time at which it expires, and log those that the log does not have in time."""
     former = map(transaction.cursor().replace, addresses, map(operator.add, expiries, values))
-    log_expiries(
-        transaction,
-        dataset_id,
-        (
-            (expires, address)
-            for expires, address, row in zip(expiries, addresses, former, strict=True)
-            if row is None or not NEVER < row[: _TIME.size] <= expires
-        ),
-    )
+    size = _TIME.size
+    unlogged = [
+        (expires, address)
+        for expires, address, row in zip(expiries, addresses, former, strict=True)
+        if row is None or not NEVER < row[:size] <= expires
+    ]
+    log_expiries(transaction, dataset_id, unlogged)
 
 
 def log_expiries(transaction: Any, dataset_id: bytes, expiring: Iterable[tuple[bytes, bytes]]) -> None:

@@ -121,7 +121,7 @@ def check_format(transaction: Transaction, path: str) -> None:
 
 def declare(transaction: Transaction, dataset: str, rows: str, ttl_ms: int | None) -> None:
     """Enter a dataset into the catalogue, or change when rows expire that are written from now on."""
-    found = _found(transaction, dataset)
+    found = known(transaction, dataset)
     if found is None:
         flags = (_ONE_BIT if rows == "one" else 0) | (0 if ttl_ms is None else _TIMED_BIT)
         found = Dataset(_enter(transaction, dataset, flags))
@@ -142,7 +142,7 @@ def _raise_layout(transaction: Transaction, least: bytes) -> None:
 
 def entered(transaction: Transaction, dataset: str) -> Dataset:
     """Return the dataset of a name, for a write; a new one is entered as undeclared."""
-    found = _found(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
+    found = known(transaction, dataset) or Dataset(_enter(transaction, dataset, 0))
     return _made_timed(transaction, dataset, found) if found.expires_by_index else found
 
 
@@ -168,8 +168,17 @@ def _made_timed(transaction: Transaction, dataset: str, former: Dataset) -> Data
     return made
 
 
-def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], now_ms: int) -> None:
-    """Write rows; of rows with equal addresses only the last."""
+class EncodedRows(NamedTuple):
+    """Rows of a dataset as LMDB takes them, in the order of their addresses."""
+
+    dataset: Dataset
+    addresses: list[bytes]
+    values: list[bytes]
+    expiries: list[bytes]
+
+
+def encoded_rows(dataset: Dataset, puts: Sequence[Put], now_ms: int) -> EncodedRows:
+    """Encode rows for `write_rows`; of rows with equal addresses the last is the one that stays."""
     unsorted = _addresses(dataset, puts)
     # The sort is stable: of equal addresses the last comes last, and replaces the others.
     order = sorted(range(len(puts)), key=unsorted.__getitem__)
@@ -179,10 +188,16 @@ def write_rows(transaction: Transaction, dataset: Dataset, puts: Sequence[Put], 
         values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
     else:
         values = [put.value for put in puts]
-    if dataset.timed:
-        put_timed(transaction, dataset.id, addresses, values, _expiries(puts, now_ms, dataset.ttl_ms))
+    expiries = _expiries(puts, now_ms, dataset.ttl_ms) if dataset.timed else []
+    return EncodedRows(dataset, addresses, values, expiries)
+
+
+def write_rows(transaction: Transaction, rows: EncodedRows) -> None:
+    """Write rows into their dataset."""
+    if rows.dataset.timed:
+        put_timed(transaction, rows.dataset.id, rows.addresses, rows.values, rows.expiries)
     else:
-        transaction.cursor().putmulti(zip(addresses, values, strict=True))
+        transaction.cursor().putmulti(zip(rows.addresses, rows.values, strict=True))
 
 
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
@@ -272,11 +287,11 @@ def next_keys(
     transaction: Transaction, dataset: str, after: bytes | None, most: int
 ) -> list[tuple[bytes, list[TimedValue]]]:
     """Return up to `most` keys with their rows, shorter keys first, beginning after the key `after`."""
-    known = _found(transaction, dataset)
-    if known is None:
+    walked = known(transaction, dataset)
+    if walked is None:
         return []
-    prefix, one = _rows_prefix(known.id), known.rows == "one"
-    time_size, skipped = 0 if one else _TIME.size, _EXPIRY_BYTES if known.timed else 0
+    prefix, one = _rows_prefix(walked.id), walked.rows == "one"
+    time_size, skipped = 0 if one else _TIME.size, _EXPIRY_BYTES if walked.timed else 0
     cursor = transaction.cursor()
     found: list[tuple[bytes, list[TimedValue]]] = []
     if cursor.set_range(prefix if after is None else prefix + _LENGTH.pack(len(after)) + after + _PAST_ALL_TIMES):
@@ -299,14 +314,14 @@ def next_keys(
 
 def delete_keys(transaction: Transaction, dataset: str, keys: Iterable[bytes]) -> None:
     """Remove all rows of some keys."""
-    if _found(transaction, dataset) is None:
+    if known(transaction, dataset) is None:
         return
-    known = entered(transaction, dataset)
+    found = entered(transaction, dataset)
     cursor = transaction.cursor()
     for key in keys:
         if len(key) > MAX_KEY_BYTES:
             continue
-        prefix = _rows_prefix(known.id) + _LENGTH.pack(len(key)) + key
+        prefix = _rows_prefix(found.id) + _LENGTH.pack(len(key)) + key
         for address in _addresses_of(cursor, prefix):
             transaction.delete(address)
 
@@ -361,7 +376,8 @@ def names(transaction: Transaction) -> list[str]:
     return found
 
 
-def _found(transaction: Transaction, dataset: str) -> Dataset | None:
+def known(transaction: Transaction, dataset: str) -> Dataset | None:
+    """Return the dataset of a name; None if the catalogue does not have it."""
     number = transaction.get(catalogue_key(dataset))
     if number is None:
         return None

@@ -24,7 +24,7 @@ Source: R. Bayer and E. McCreight, "Organization and Maintenance of Large Ordere
 """
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -212,6 +212,21 @@ class StoredBlocks:
         stored = self._stored[place]
         assert stored is not None  # noqa: S101 - the caller has read it
         return stored.block
+
+    def is_empty(self, place: Place) -> bool:
+        """Return whether a block that was read has no tiles, in its leaves either."""
+        stored = self._stored[place]
+        return stored is None or not (stored.begins or stored.block.cells or stored.block.versions)
+
+    def seen(self, places: Iterable[Place]) -> list[Block]:
+        """Return those of the blocks that exist, with all of their keys, and keep none that was not read before."""
+        wanted: dict[Place, None] = dict.fromkeys(places)
+        passing = [place for place in wanted if place not in self._stored]
+        self.load(wanted)
+        found = [stored.block for place in wanted if (stored := self._stored[place]) is not None]
+        for place in passing:
+            del self._stored[place]
+        return found
 
     def made(self, place: Place) -> Block:
         """Make an empty block where there is none, and return it."""

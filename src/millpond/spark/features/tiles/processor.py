@@ -14,9 +14,9 @@ The life of a tile:
   counted, because a tile of that event alone would overwrite the whole one. State drops the tiles of an hour, and the
   hours of a day, together, with one timer.
 
-Layers: when a tile closes, its IR is merged into the tile of the next layer that holds it. That tile is emitted only
-when it closes, at its own end. So the operator touches a large tile once for each small one, not once for each event. A
-late event amends every closed tile that holds it, and is merged into the first open one.
+Layers: a larger tile is made when it closes, of the tiles of the layer below it. State has these until a late event
+can no longer change them. So the operator writes a large tile once, not once for each small one. It is emitted only
+then. A late event amends every closed tile that holds it. An open one takes it in when it closes.
 
 The closing time: a heartbeat in each batch, and a timer at each end of a tile, make the operator emit the watermark,
 rounded down to a whole tile. All tiles that end by then were emitted before, or are emitted in the same batch: the

@@ -266,6 +266,24 @@ def add_tiles(plan: GroupByPlan, tiles: TileCells, others: TileCells) -> None:
         forms[key], cells[key] = plan.tile_codec.pack(ir)
 
 
+def merged_tiles(plan: GroupByPlan, parts: Iterable[TileCells]) -> TileCells:
+    """Merge the tiles of several parts, which do not change."""
+    merged, partial = TileCells(), TileCells()
+    runs: dict[bytes, list[bytes]] = {}
+    for part in parts:
+        if part.forms:
+            add_tiles(plan, partial, part)
+            continue
+        for key in [key for key in part.cells if key in merged.cells]:
+            if key not in runs:
+                runs[key] = [merged.cells[key]]
+            runs[key].append(part.cells[key])
+        merged.cells.update(part.cells)
+    merged.cells.update(zip(runs, plan.tile_codec.packed.merge_runs(list(runs.values())), strict=True))
+    add_tiles(plan, merged, partial)
+    return merged
+
+
 def _ir(plan: GroupByPlan, tiles: TileCells, key: bytes) -> Ir:
     codec = plan.tile_codec
     return codec.unpack(tiles.forms.get(key, codec.form), tiles.cells[key])

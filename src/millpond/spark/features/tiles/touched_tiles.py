@@ -3,8 +3,13 @@
 Place on the data path: inside the operator of the stream of tiles. `processor` defines the life of a tile. This
 module carries it out for all keys of a slot together.
 
-Invariant: state holds each tile once, in the block of its slot and address. An open tile of a higher layer has never
-been emitted. Only the tiles of the keys that change are read from a block, unless the block closes; then all are read.
+Invariant: state holds each tile once, in the block of its slot and address. Only the tiles of the keys that change are
+read from a block, unless the block closes; then all are read.
+
+A block of a higher layer is empty until it closes. It is there from the moment when a tile below it opens. So an absent
+block whose end has passed was complete and empty, and one that is empty and not complete has a timer that closes it.
+Earlier versions merged each closed tile into the one above at once, and left blocks of late events incomplete. The
+tiles of such blocks are made anew when they close or are amended.
 """
 
 import heapq
@@ -28,7 +33,7 @@ from millpond.features.stored.value_header import with_headers
 from millpond.spark.features.tiles.ends import TileEnds
 from millpond.spark.features.tiles.leaves import Place, StoredBlocks, TileStates
 from millpond.spark.features.tiles.rows import AMENDED, CLOSED, CLOSING, MARKED, OPENED, TileRows
-from millpond.spark.features.tiles.slots import CLOSING_SLOT, Block, TileCells, add_tiles
+from millpond.spark.features.tiles.slots import CLOSING_SLOT, Block, TileCells, add_tiles, merged_tiles
 
 
 class TouchedTiles:
@@ -58,55 +63,78 @@ class TouchedTiles:
     # Reading.
 
     def load_open(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
-        """Read the smallest tiles that `tiles`, given by slot and start, are merged into."""
-        self._blocks.load({(slot, tile_address(0, start)): one.cells for (slot, start), one in tiles.items()})
+        """Read the smallest tiles that `tiles`, given by slot and start, are merged into.
+
+        Where there are none yet, also read the roots of the blocks that will be above them.
+        """
+        places = {(slot, tile_address(0, start)): one.cells for (slot, start), one in tiles.items()}
+        self._blocks.load(places)
+        new = [place for place in places if self._blocks.get(place, ()) is None]
+        for layer in range(1, len(self._layers)):
+            above = {(slot, self._address_above(layer, start_of(address))): () for slot, address in new}
+            self._blocks.load(above)
+            new = [place for place in above if self._blocks.get(place, ()) is None]
 
     def load_late(self, tiles: Mapping[tuple[int, int], TileCells]) -> None:
         """Read the tiles, of all layers, that the late `tiles`, given by slot and start, are merged into."""
         wanted: dict[Place, dict[bytes, None]] = {}
         for (slot, start_ms), one in tiles.items():
-            for layer, size in enumerate(self._layers):
-                place = slot, tile_address(layer, tile_start(start_ms, size))
+            for layer in range(len(self._layers)):
+                place = slot, self._address_above(layer, start_ms)
                 wanted.setdefault(place, {}).update(dict.fromkeys(one.cells))
         self._blocks.load(wanted)
 
     def load_due(self, due: Iterable[tuple[int, int]]) -> None:
         """Read what due timers need, given as (slot, time).
 
-        These are the tiles that close, the tiles of the next layer that they are merged into, and the roots of the
-        blocks that are forgotten.
+        These are the tiles that close, the roots of the blocks above them, and those of the blocks that are forgotten.
         """
         wanted: dict[Place, Collection[bytes] | None] = {}
-        above: dict[Place, list[Place]] = {}
         for slot, time_ms in due:
             self._woken.add((time_ms, slot))
             self._add_due(slot, time_ms)
             ends = self._ends.at(time_ms)
-            closing = [(slot, tile_address(layer, start_ms)) for layer, start_ms in ends.closed]
-            wanted.update(dict.fromkeys(closing))
-            for address in ends.forgotten:
+            wanted.update(((slot, tile_address(layer, start_ms)), None) for layer, start_ms in ends.closed)
+            for address in (*ends.forgotten, *([] if ends.above is None else [ends.above])):
                 wanted.setdefault((slot, address), ())
-            if ends.above is not None:
-                above.setdefault((slot, ends.above), []).extend(closing)
         self._blocks.load(wanted)
-        fed: dict[Place, dict[bytes, None]] = {place: {} for place in above if place not in wanted}
-        for place, keys in fed.items():
-            for below in above[place]:
-                block = self._blocks.get(below, None)
-                keys.update(dict.fromkeys(block.open_keys() if block is not None else ()))
-        self._blocks.load(fed)
+
+    def _address_above(self, layer: int, start_ms: int) -> int:
+        """Return the address of the tile of a layer that holds a time."""
+        return tile_address(layer, tile_start(start_ms, self._layers[layer]))
 
     # Changing.
 
     def merge(self, slot: int, start_ms: int, tiles: TileCells) -> list[bytes]:
-        """Merge events into their tiles and, if late, into those above. Return the keys with late events.
+        """Merge events into their tiles and, if late, into the closed ones above. Return the keys with late events.
+
+        An absent tile whose end the watermark has passed was complete and empty, so it counts as closed.
 
         Args:
             slot: the slot of the keys.
             start_ms: the start of the tiles.
             tiles: the tiles of these events alone.
         """
-        return self._feed(slot, 0, start_ms, tiles)
+        place = slot, tile_address(0, start_ms)
+        known = self._blocks.get(place, tiles.cells)
+        block = known or self._blocks.made(place)
+        passed = start_ms + self._layers[0] <= self._watermark_ms
+        closed: list[bytes] = []
+        if passed or block.complete or block.versions:
+            closed = [key for key in tiles.cells if (block.is_closed(key) if key in block.cells else passed)]
+        self._add(place, block, tiles)
+        if len(closed) < len(tiles.cells):
+            # An open tile that ends by the watermark has a timer that fires in this batch.
+            if not passed:
+                self._wake(slot, start_ms + self._layers[0])
+            opened = tiles.cells.keys() - closed if closed else tiles.cells
+            self._changed[place].update(zip(opened, repeat(OPENED)))
+            if known is None:
+                self._open_above(slot, 0, start_ms)
+        if closed:
+            self._amend(place, closed)
+            self._amend_above(slot, 0, start_ms, tiles.of(closed))
+        return closed
 
     def close_due(self) -> None:
         """Close each open tile that ends by the watermark, and forget what is due, in the order of the times."""
@@ -125,65 +153,77 @@ class TouchedTiles:
             heapq.heappush(self._due_times, time_ms)
         self._due[time_ms].append(slot)
 
-    def _feed(self, slot: int, layer: int, start_ms: int, tiles: TileCells, *, closing: bool = False) -> list[bytes]:
-        """Merge tiles into those of a layer that hold a time, and those of closed keys into the next layer too.
-
-        An absent tile whose end the watermark has passed was complete and empty, so it counts as closed. This does not
-        hold where a tile closes in this call (`closing`): the tiles that hold it were not closed before this batch
-        either.
-
-        Return the keys whose tiles were closed.
-        """
-        size = self._layers[layer]
-        start = tile_start(start_ms, size)
-        place = slot, tile_address(layer, start)
-        block = self._blocks.get(place, tiles.cells) or self._blocks.made(place)
-        passed = not closing and start + size <= self._watermark_ms
-        closed: list[bytes] = []
-        if passed or block.complete or block.versions:
-            closed = [key for key in tiles.cells if (block.is_closed(key) if key in block.cells else passed)]
+    def _add(self, place: Place, block: Block, tiles: TileCells) -> None:
         add_tiles(self._plan, block, tiles)
         if place in self._written:
             self._written[place] |= dict.fromkeys(tiles.cells)
         else:
             self._written[place] = dict.fromkeys(tiles.cells)
-        changed = self._changed.setdefault(place, {})
-        if len(closed) < len(tiles.cells):
-            # An open tile that ends by the watermark has a timer that fires in this batch.
-            if closing or start + size > self._watermark_ms:
-                self._wake(slot, start + size)
-            if layer == 0:
-                opened = tiles.cells.keys() - closed if closed else tiles.cells
-                changed.update(zip(opened, repeat(OPENED)))
-        if closed:
-            self._amend(slot, layer, start, closed)
-            if layer + 1 < len(self._layers):
-                self._feed(slot, layer + 1, start_ms, tiles.of(closed))
-        return closed
+        self._changed.setdefault(place, {})
 
-    def _amend(self, slot: int, layer: int, start_ms: int, keys: list[bytes]) -> None:
-        place = (slot, tile_address(layer, start_ms))
+    def _open_above(self, slot: int, layer: int, start_ms: int) -> None:
+        """Make the empty open blocks above a tile, and set the timers that close them."""
+        for above in range(layer + 1, len(self._layers)):
+            place = slot, self._address_above(above, start_ms)
+            if self._blocks.get(place, ()) is not None:
+                return
+            self._blocks.made(place)
+            self._written[place] = {}
+            self._wake(slot, start_of(place[1]) + self._layers[above])
+
+    def _amend(self, place: Place, keys: list[bytes]) -> None:
         block, changed = self._blocks.read(place), self._changed[place]
         for key in keys:
             # However many events amend a tile in one batch, its version goes up once.
             if changed.get(key) != AMENDED:
                 block.versions[key] = block.versions.get(key, 0) + 1
                 changed[key] = AMENDED
+        slot, address = place
         self._marked.setdefault(slot, {}).update(dict.fromkeys(keys))
-        self._wake(slot, self._ends.forgotten_at(layer, start_ms))
+        self._wake(slot, self._ends.forgotten_at(layer_of(address), start_of(address)))
+
+    def _amend_above(self, slot: int, layer: int, start_ms: int, tiles: TileCells) -> None:
+        """Amend the closed tiles above late ones. An open tile takes them in when it closes."""
+        for above in range(layer + 1, len(self._layers)):
+            place = slot, self._address_above(above, start_ms)
+            end_ms = start_of(place[1]) + self._layers[above]
+            block = self._blocks.get(place, tiles.cells)
+            if block is not None and block.complete:
+                self._add(place, block, tiles)
+            elif end_ms > self._watermark_ms or (block is not None and self._blocks.is_empty(place)):
+                self._open_above(slot, above - 1, start_ms)
+                return
+            else:
+                # It was complete and empty. Tiles below it may be open, so it too is made of all that are below.
+                if block is None:
+                    self._blocks.made(place)
+                self._changed.setdefault(place, {})
+                self._wake(slot, end_ms)
+            self._amend(place, list(tiles.cells))
 
     def _close(self, slot: int, layer: int, start_ms: int) -> None:
         place = slot, tile_address(layer, start_ms)
         block = self._blocks.get(place, None)
         if block is None or block.complete:
             return
-        keys = block.open_keys()
+        changed, written = self._changed.setdefault(place, {}), self._written.setdefault(place, {})
+        if layer == 0:
+            keys = block.open_keys()
+        else:
+            made = self._made_of_below(slot, layer, start_ms)
+            block.cells, block.forms = made.cells, made.forms
+            written.update(dict.fromkeys(block.cells))
+            keys = [key for key in block.cells if key not in changed]
         block.complete = True
-        self._written.setdefault(place, {})
-        self._changed.setdefault(place, {}).update(zip(keys, repeat(CLOSED)))
+        changed.update(zip(keys, repeat(CLOSED)))
         self._wake(slot, self._ends.forgotten_at(layer, start_ms))
-        if layer + 1 < len(self._layers) and keys:
-            self._feed(slot, layer + 1, start_ms, block.of(keys), closing=True)
+        if keys:
+            self._open_above(slot, layer, start_ms)
+
+    def _made_of_below(self, slot: int, layer: int, start_ms: int) -> TileCells:
+        """Return the tiles of a layer, made of those of the layer below, which state forgets later."""
+        starts = range(start_ms, start_ms + self._layers[layer], self._layers[layer - 1])
+        return merged_tiles(self._plan, self._blocks.seen((slot, tile_address(layer - 1, start)) for start in starts))
 
     def _forget(self, slot: int, address: int) -> None:
         place = slot, address
