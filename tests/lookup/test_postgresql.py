@@ -1,5 +1,6 @@
 """PostgreSQL through its own driver: one prepared query a batch, every type, and connections that come and go."""
 
+import gc
 import pickle
 from contextlib import ExitStack
 from datetime import date, time, timedelta
@@ -206,6 +207,18 @@ def test_columns_are_what_rows_are(planes):
         (0, 7, "N7"),
         (2, 9, "N9"),
     ]
+
+
+def test_a_scan_starts_no_garbage_collection_by_the_number_of_its_rows(planes):
+    source = SqlLookup(planes, "planes", ["code"], ["id", "number"])
+    source.lookup(("N1",))
+    # Whatever was made before this test: what follows is counted from nothing.
+    gc.collect()
+    before = sum(each["collections"] for each in gc.get_stats())
+    rows = sum(batch.num_rows for batch in source.scan_batches())
+    started = sum(each["collections"] for each in gc.get_stats()) - before
+    assert rows == 15_000
+    assert started < rows / gc.get_threshold()[0] / 4
 
 
 def test_conditions_of_every_kind_are_checked_by_the_database(planes):

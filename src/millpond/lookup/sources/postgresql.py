@@ -44,8 +44,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ROWS_A_FETCH = 5_000
-"""The number of rows that a scan fetches as Python objects at a time."""
+_ROWS_A_FETCH = 500
+"""The number of rows that a scan fetches as Python objects at a time.
+
+Fewer than the new objects at which Python collects garbage (`gc.get_threshold`). More would start many collections,
+also full ones, which stop the readers of the table that is being reloaded.
+"""
 
 _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "in": "= any", "not in": "<> all"}
 
