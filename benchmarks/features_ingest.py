@@ -3,7 +3,8 @@
 For `benchmarks.features`. Both count, add, average and find extremes of a double for 100,000 keys, and both keep their
 state in Spark's RocksDB store with changelog checkpoints. Each micro-batch is one five-minute tile. *Dense*: ten rows
 of a batch share a key and tile. *Sparse*: each key and tile has one row in a batch. The first batches start workers
-and code, and are not counted. Millpond's tiles go to LMDB; the rows of the peer are dropped.
+and have the JVM compile what it runs; they are not counted. Millpond's tiles go to LMDB; the rows of the peer are
+dropped.
 """
 
 import shutil
@@ -28,7 +29,7 @@ OPERATIONS = ("count", "sum", "average", "min", "max")
 WINDOWS = ("1h", "6h", "1d", "7d")
 LATENESS_MS = 600_000
 B = 20_000 * DAY_MS
-WARM_BATCHES, BATCHES = 2, 5
+WARM_BATCHES, BATCHES = 15, 10
 ROWS_PER_KEY = {"dense": 10, "sparse": 1}
 FILES_A_BATCH = 2
 SCHEMA = "user bigint, time_ms bigint, price double"
