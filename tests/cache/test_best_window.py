@@ -4,6 +4,7 @@ import random
 from collections import deque
 
 from millpond.cache.best_window import WINDOWS, BestWindow
+from millpond.cache.miniature import LEAST_HASH
 from millpond.cache.tinylfu import TinyLfuOrder
 
 ENTRIES = 1_000
@@ -34,6 +35,28 @@ def test_keys_that_come_again_soon_and_then_never_want_a_large_window():
             recent.append(generator.getrandbits(60))
         keys.append(generator.choice(recent))
     assert chosen(keys) >= 0.5
+
+
+def test_after_a_choice_that_confirms_the_present_window_no_key_is_wanted_for_three_times_as_long():
+    windows = BestWindow()
+    windows.choose(ENTRIES)
+    sampled = windows.limit
+    first = windows.choose(ENTRIES)
+    assert windows.limit == sampled
+    assert windows.choose(ENTRIES) == first
+    assert windows.limit == LEAST_HASH
+    assert [windows.choose(ENTRIES) for _ in range(3)] == [None] * 3
+    assert windows.limit == sampled
+    assert windows.choose(ENTRIES) == first
+
+
+def test_a_cache_that_grew_much_while_its_miniatures_rested_is_tried_anew():
+    windows = BestWindow()
+    for _ in range(3):
+        windows.choose(ENTRIES)
+    assert windows.limit == LEAST_HASH
+    assert windows.choose(100 * ENTRIES) is None
+    assert windows.limit > LEAST_HASH
 
 
 def test_a_small_cache_keeps_the_window_it_has():

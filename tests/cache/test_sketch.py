@@ -1,6 +1,7 @@
 """The sketch never forgets a use before it ages, and ages by halves."""
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,21 @@ def test_counting_many_is_counting_one_by_one(batches, limit):
         spreads = [one_by_one.increment(key) for key in keys]
         assert together.increment_all(keys, limit) == [spread for spread in spreads if spread < limit]
     assert [together.frequency(key) for key in range(41)] == [one_by_one.frequency(key) for key in range(41)]
+
+
+def test_keys_at_the_cap_are_counted_again_once_all_counts_were_halved():
+    together, one_by_one = FrequencySketch(64), FrequencySketch(64)
+    keys = [key for number in range(3_000) for key in ("hot", "warm" if number % 3 else number)]
+    frequencies = []
+    for start in range(0, len(keys), 10):
+        part = keys[start : start + 10]
+        together.increment_all(part, 0)
+        for key in part:
+            one_by_one.increment(key)
+        assert together._rows == one_by_one._rows
+        frequencies.append(one_by_one.frequency("hot"))
+    assert 15 in frequencies
+    assert any(later < earlier for earlier, later in pairwise(frequencies))
 
 
 @given(st.lists(st.integers(), max_size=200))

@@ -108,6 +108,14 @@ def test_both_forms_of_finishing_give_the_values_of_the_merged_cells(base, tail)
     assert list(finishers.compiled(bases, tails)) == names
 
 
+@given(base=irs)
+@settings(max_examples=50, deadline=None)
+def test_finishing_without_tails_gives_what_merging_empty_tails_gives(base):
+    finishers = Finishers(LAYOUT, PLAN.feature_names)
+    bases = [LAYOUT.project(place, base) for place in range(len(LAYOUT.windows))]
+    assert repr(finishers.compiled(bases, LAYOUT.no_tails)) == repr(finishers.compiled(bases, list(LAYOUT.no_tails)))
+
+
 def test_features_of_unknown_cells_are_left_out():
     tail = PartialIr([UNKNOWN, *PLAN.new_ir()[1:]])
     found = Finishers(LAYOUT, PLAN.feature_names).careful(LAYOUT.empties, [tail] * len(LAYOUT.windows))

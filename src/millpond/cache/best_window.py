@@ -9,6 +9,9 @@ window. It has a sixteenth of the entries, but at least `_LEAST_SMALL` and at mo
 share of the keys [2]. The miniature with the most recent hits sets the window. After each choice, earlier hits are
 multiplied by `_FADING`.
 
+The miniatures cost more than the rest of W-TinyLFU. So after a choice that confirms the present window they *rest*, and
+see no keys for `_REST` times as long as before the choice. A load that changes meanwhile is noticed that much later.
+
 A cache of fewer than `_LEAST_ENTRIES` entries keeps its window, because its miniature would be too small to compare.
 
 1. Einziger, Eytan, Friedman, Manes: "Adaptive software cache management" (Middleware 2018), which Caffeine follows.
@@ -28,13 +31,14 @@ _LEAST_SMALL, _MOST_SMALL = 64, 1_024
 _LEAST_ENTRIES = 256
 _FADING = 0.7
 _GROWN = 2
+_REST = 3
 
 
 class BestWindow:
     """Tries window shares on a sample of the keys. A W-TinyLFU cache asks it for its own share.
 
     Attributes:
-        limit: hashes below this are in the sample.
+        limit: hashes below this are in the sample; none while the miniatures rest.
 
     >>> windows = BestWindow()
     >>> windows.choose(1_000) is None
@@ -46,11 +50,13 @@ class BestWindow:
     True
     """
 
-    __slots__ = ("_entries", "_hits", "_small", "limit")
+    __slots__ = ("_best", "_entries", "_hits", "_rests", "_sampled", "_small", "limit")
 
     def __init__(self) -> None:
-        self.limit = LEAST_HASH
+        self.limit = self._sampled = LEAST_HASH
         self._entries = 0
+        self._best: int | None = None
+        self._rests = 0
         self._small: list[Miniature] = []
         self._hits: list[float] = []
 
@@ -67,13 +73,22 @@ class BestWindow:
         if not self._entries / _GROWN <= entries <= self._entries * _GROWN:
             self._start(entries)
             return None
+        if self._rests:
+            self._rests -= 1
+            if not self._rests:
+                self.limit = self._sampled
+            return None
         best = max(range(len(WINDOWS)), key=self._hits.__getitem__)
         self._hits = [hits * _FADING for hits in self._hits]
+        if best == self._best:
+            self._rests, self.limit = _REST, LEAST_HASH
+        self._best = best
         return WINDOWS[best]
 
     def _start(self, entries: int) -> None:
         small = min(_MOST_SMALL, max(_LEAST_SMALL, round(entries * _SHARE)))
         self._entries = entries
-        self.limit = limit_of(small / entries)
+        self._best, self._rests = None, 0
+        self.limit = self._sampled = limit_of(small / entries)
         self._small = [Miniature(small, window) for window in WINDOWS]
         self._hits = [0.0] * len(WINDOWS)

@@ -7,8 +7,9 @@ through `put` and leaves through `_remove`.
 Every call begins by removing expired entries. So no caller sees one, and none takes the room of a
 live entry. `expiry` explains why this is cheap.
 
-Reads are reported to the eviction order several at a time, which costs less. All pending reads are reported before any
-other call to the order. So the order's state is the same as if each read were reported at once.
+Reads are reported to the eviction order many at a time. In between, other code runs, and the data of the order falls
+out of the processor's caches. Reported one by one, each read would load it again. All pending reads are reported before
+any other call to the order. So the order's state is the same as if each read were reported at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,7 @@ from millpond.cache.tinylfu import TinyLfuOrder
 from millpond.cache.weight import deep_size
 from millpond.errors import OptionError
 
-_READS_TOGETHER = 16
+_READS_TOGETHER = 64
 """At this number of pending reads, or more, the eviction order is told of all of them."""
 
 

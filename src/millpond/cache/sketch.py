@@ -16,6 +16,9 @@ it is one `translate` in C. The invariant: no counter is above 15. When the cach
 row is appended to itself. This keeps every estimate, since the low bits of the longer index are the
 shorter index.
 
+Most requests are for the hottest keys, whose counters are at the cap and cannot change. So up to `_MOST_CAPPED` such
+keys are remembered with their hashes until the next halving, and a request for one of them touches no row.
+
 Keys are hashed as a one-element tuple, because Python's hash of a number is the number itself, while
 that of a tuple mixes the bits. Each row uses another part of the hash. Such hashes differ between
 processes, which is fine, since a sketch lives only as long as its cache. The trade-off: with strings,
@@ -30,6 +33,7 @@ from collections.abc import Iterable
 _CAP = 15
 _SAMPLE_PER_ENTRY = 10
 _LEAST_WIDTH = 64
+_MOST_CAPPED = 256
 _HALVED = bytes(count // 2 for count in range(256))
 
 
@@ -42,13 +46,14 @@ class FrequencySketch:
     (3, 0)
     """
 
-    __slots__ = ("_increments", "_last", "_rows")
+    __slots__ = ("_capped", "_increments", "_last", "_rows")
 
     def __init__(self, entries: int = _LEAST_WIDTH) -> None:
         width = max(_LEAST_WIDTH, 1 << max(entries - 1, 0).bit_length())
         self._rows = (bytearray(width), bytearray(width), bytearray(width), bytearray(width))
         self._last = width - 1
         self._increments = 0
+        self._capped: dict[object, int] = {}
 
     def ensure_width(self, entries: int) -> None:
         """Widen the rows for this number of keys, keeping every estimate."""
@@ -89,10 +94,14 @@ class FrequencySketch:
         last, increments = self._last, self._increments
         most = _SAMPLE_PER_ENTRY * last
         below = []
+        capped = self._capped
         for key in keys:
-            spread = hash((key,))
+            known = capped.get(key)
+            spread = hash((key,)) if known is None else known
             if spread < limit:
                 below.append(spread)
+            if known is not None:
+                continue
             grows = False
             place = spread & last
             if (count := first[place]) < _CAP:
@@ -116,6 +125,8 @@ class FrequencySketch:
                     self._increments = increments
                     self._age()
                     increments = self._increments
+            elif len(capped) < _MOST_CAPPED:
+                capped[key] = spread
         self._increments = increments
         return below
 
@@ -132,3 +143,4 @@ class FrequencySketch:
         for row in self._rows:
             row[:] = row.translate(_HALVED)
         self._increments //= 2
+        self._capped.clear()

@@ -33,6 +33,7 @@ from millpond.serving.answers.fetch_call import Shared
 from millpond.serving.answers.prepared import Prepared
 from millpond.serving.answers.targets import Definition, TargetName, Targets, by_name
 from millpond.serving.caches.entry_sizes import batch_row_size, closed_tiles_size
+from millpond.serving.caches.waiting_entries import WaitingEntries
 from millpond.serving.counters import Counters, FetcherStats, Tally
 from millpond.serving.fetcher_stats import fetcher_stats
 from millpond.serving.groups.cache_options import CacheBound, CacheSize, Sizes, bounds_of, make_cache
@@ -129,6 +130,7 @@ class Fetcher:
             fetcher_tile_cache_size=fetcher_tile_cache_size,
             cache_budget=cache_budget,
         )
+        waiting = WaitingEntries()
         self._groups = {
             name: ServedGroup(
                 plan,
@@ -136,6 +138,7 @@ class Fetcher:
                 make_cache(f"{name}.tiles", bounds[name].tiles, closed_tiles_size()),
                 steps,
                 tail_freshness_ms,
+                waiting,
             )
             for name, plan in plans.items()
         }
@@ -155,7 +158,7 @@ class Fetcher:
         )
         self._targets = Targets({**plans, **joins}, self._groups, self._counters)
         shared = Shared(self._targets.prepare, self._infos, self._counters, answer_log, stale, now)
-        self._answerer = Answerer(store, shared, self._targets)
+        self._answerer = Answerer(store, shared, self._targets, waiting)
         _fork_safe.add(self)
 
     @property

@@ -139,8 +139,23 @@ class Finishers:
             "from_fixed_point": from_fixed_point,
             "low_bits": LOW_BITS,
             "low_unit": LOW_UNIT,
+            "no_tails": self._layout.no_tails,
         }
-        lines, cells_of = self._merged_cells(names, columns=columns)
+        lines = self._answer_lines(names, columns=columns)
+        if columns:
+            tails = "".join(f"tail_{position}, " for position in range(len(self._layout.plan.cells.cells)))
+            head = ["answers = []", f"for bases, {tails}in zip(bases, *tails, strict=True):"]
+            lines = [*head, *(f"    {line}" for line in lines), "return answers"]
+        else:
+            without = self._answer_lines(names, columns=False, has_tails=False)
+            lines = ["if tails is no_tails:", *(f"    {line}" for line in without), *lines]
+        source = "\n".join(["def finish(bases, tails):", *(f"    {line}" for line in lines)])
+        exec(compile(source, "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
+        return names["finish"]
+
+    def _answer_lines(self, names: dict[str, Any], *, columns: bool, has_tails: bool = True) -> list[str]:
+        """Return the source that makes the answer of one key."""
+        lines, cells_of = self._merged_cells(names, columns=columns, has_tails=has_tails)
         items: list[str] = []
         quick_items: list[str] = []
         for number, (place, feature, name) in enumerate(self._features):
@@ -159,15 +174,11 @@ class Finishers:
             lines.append(answer)
         else:
             lines += ["try:", f"    {quick_answer}", "except OverflowError:", f"    {answer}"]
-        if columns:
-            tails = "".join(f"tail_{position}, " for position in range(len(self._layout.plan.cells.cells)))
-            head = ["answers = []", f"for bases, {tails}in zip(bases, *tails, strict=True):"]
-            lines = [*head, *(f"    {line}" for line in lines), "return answers"]
-        source = "\n".join(["def finish(bases, tails):", *(f"    {line}" for line in lines)])
-        exec(compile(source, "<finisher>", "exec"), names)  # noqa: S102 - source of positions and names only
-        return names["finish"]
+        return lines
 
-    def _merged_cells(self, names: dict[str, Any], *, columns: bool) -> tuple[list[str], dict[tuple[int, int], str]]:
+    def _merged_cells(
+        self, names: dict[str, Any], *, columns: bool, has_tails: bool
+    ) -> tuple[list[str], dict[tuple[int, int], str]]:
         """Return the source of the merges, and for each window and cell of a feature the variable that holds it."""
         lines: list[str] = []
         cells_of: dict[tuple[int, int], str] = {}
@@ -175,13 +186,17 @@ class Finishers:
             used = {position for at, feature, _ in self._features if at == place for position in feature.positions}
             if not used:
                 continue
-            lines.append(f"{''.join(f'base_{position}, ' for position in window.positions)} = bases[{place}]")
+            base = "".join(f"base_{place}_{position}, " for position in window.positions)
+            lines.append(f"{base} = bases[{place}]")
+            if not has_tails:
+                cells_of |= {(place, position): f"base_{place}_{position}" for position in used}
+                continue
             if not columns:
                 lines.append(f"tail = tails[{place}]")
             for merge, position in zip(self._layout.merges[place], window.positions, strict=True):
                 if position in used:
                     cells_of[place, position] = variable = f"cell_{place}_{position}"
                     tail = f"tail_{position}" if columns else f"tail[{position}]"
-                    merged = merge_source(merge, f"base_{position}", tail, f"merge_{position}", names)
+                    merged = merge_source(merge, f"base_{place}_{position}", tail, f"merge_{position}", names)
                     lines.append(f"{variable} = {merged}")
         return lines, cells_of

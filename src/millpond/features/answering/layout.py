@@ -51,7 +51,7 @@ class Layout:
     1
     """
 
-    __slots__ = ("decoders", "empties", "merge_alls", "merges", "plan", "suffixes", "windows")
+    __slots__ = ("decoders", "empties", "merge_alls", "merges", "no_tails", "plan", "suffixes", "windows")
 
     def __init__(self, plan: GroupByPlan, features: Collection[str] | None = None) -> None:
         wanted = None if features is None else frozenset(features)
@@ -68,6 +68,8 @@ class Layout:
             tuple(cells[position].empty for position in window.positions) for window in windows
         )
         """For each window the cells of no events."""
+        self.no_tails: tuple[Ir, ...] = (plan.new_ir(),) * len(windows)
+        """For each window the IR of no events. A finisher that gets this very object merges nothing."""
         self.merges = tuple(tuple(cells[position].merge for position in window.positions) for window in windows)
         self.merge_alls = tuple(tuple(cells[position].merge_all for position in window.positions) for window in windows)
         self.decoders = tuple(

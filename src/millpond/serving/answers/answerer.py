@@ -21,6 +21,7 @@ from millpond.serving.answers.one_join import JoinRead, JoinResult, OneJoin
 from millpond.serving.answers.one_key import OneKey
 from millpond.serving.answers.prepared import Prepared
 from millpond.serving.answers.targets import Targets
+from millpond.serving.caches.waiting_entries import WaitingEntries
 from millpond.serving.counters import SAMPLED_ONE_IN
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.messages import FetchRequest, FetchResponse
@@ -44,10 +45,13 @@ class Answerer:
         store: the store that uploads and streams write to.
         shared: the state that all calls share.
         targets: the GroupBys and Joins that are served.
+        waiting: the entries that wait to be put into full caches.
     """
 
-    def __init__(self, store: KVStore, shared: Shared, targets: Targets) -> None:
+    def __init__(self, store: KVStore, shared: Shared, targets: Targets, waiting: WaitingEntries) -> None:
         self._store = store
+        self._waiting = waiting
+        self._puts = waiting.puts
         self._async_store: AsyncKVStore | None = None
         self._is_inline = reads_inline(store)
         self._shared = shared
@@ -99,6 +103,8 @@ class Answerer:
             return None
         if found.is_confirmed and self._log is None:
             answer: FetchResponse = form.answer(keys, at, found, 1 if gets else 0)  # type: ignore[arg-type]  # its own
+            if self._puts and len(gets) <= form.parts:
+                self._waiting.put_all()
             return answer
         return self._confirmed(begun, keys, found)
 
@@ -125,9 +131,11 @@ class Answerer:
         self._fetches += 1
         if self._fetches % SAMPLED_ONE_IN:
             run(call.rounds(), self._store.get_many)
+            self._waiting.put_all()
             return call.responses()
         began = time.perf_counter()
         run(call.rounds(), self._timed_get_many)
+        self._waiting.put_all()
         answers = call.responses()
         self._counters.timed("fetch", time.perf_counter() - began)
         return answers
@@ -147,6 +155,7 @@ class Answerer:
         if call.wanted:
             self._infos.ensure()
             run(call.rounds(), self._store.get_many)
+            self._waiting.put_all()
         return call.answer()
 
     async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
@@ -162,6 +171,7 @@ class Answerer:
         if many is not None:
             await self._infos.ensure_async()
             await run_async(many.rounds(), store.get_many)
+            self._waiting.put_all()
             return many.responses()
         short_ways: ShortWays = "open"
         form = self._form_of(requests)
@@ -174,6 +184,7 @@ class Answerer:
         if call.wanted:
             await self._infos.ensure_async()
             await run_async(call.rounds(), store.get_many)
+            self._waiting.put_all()
         return call.responses()
 
     def many_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
@@ -305,6 +316,8 @@ class Answerer:
         form, at, read = begun
         kv_calls = (1 if read.gets else 0) + (not found.is_confirmed)
         answer: FetchResponse = form.answer(keys, at, found, kv_calls)
+        if self._puts and len(read.gets) <= form.parts:
+            self._waiting.put_all()
         if self._log is not None:
             self._log.offer(form.prepared, answer, {})
         return answer

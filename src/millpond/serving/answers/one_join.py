@@ -51,12 +51,13 @@ class JoinRead:
         is_confirmed, at = True, 0
         for part in self.parts:
             count = len(part.gets)
-            result = part.end(answers[at : at + count])
+            result = part.end([answers[at]] if count == 1 else answers[at : at + count])
             if result is None:
                 return None
             at += count
             found.append(result)
-            is_confirmed = is_confirmed and result.is_confirmed
+            if not result.is_confirmed:
+                is_confirmed = False
         return JoinResult(found, is_confirmed)
 
     def close(self) -> None:
@@ -72,18 +73,23 @@ class OneJoin:
         prepared: the Join and its wanted features.
         parts: of each part the GroupBy, the reader of its keys, and the function that finishes its features.
         counters: where fetches are counted.
+
+    Attributes:
+        parts: the number of parts. A fetch that reads only tails has at most one get for each.
     """
 
-    __slots__ = ("_counters", "_features", "_labels", "_name", "_parts", "prepared")
+    __slots__ = ("_begins", "_counters", "_features", "_finishes", "_name", "_parts", "parts", "prepared")
 
     def __init__(
         self, prepared: Prepared, parts: Sequence[tuple[ServedGroup, ShortReader, Finisher]], counters: Counters
     ) -> None:
         self.prepared = prepared
         self._parts = tuple(parts)
+        self.parts = len(self._parts)
         self._counters = counters
         self._name = prepared.target.name
-        self._labels = prepared.labels
+        self._begins = tuple(reader.begin for _, reader, _ in parts)
+        self._finishes = tuple(zip(prepared.labels, (finish for _, _, finish in parts), strict=True))
         self._features = None if prepared.is_in_order else prepared.features
 
     def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> JoinRead | list[ShortRead | None] | None:
@@ -98,19 +104,20 @@ class OneJoin:
         encoded = self.prepared.encoded_keys(keys)
         if None in encoded:
             return None
-        reads: list[ShortRead] = []
-        begun: list[ShortRead | None] = []
+        begun: list[Any] = []
+        is_short = True
         try:
-            for key, (_, reader, _) in zip(encoded, self._parts, strict=True):
-                read = None if key is None else reader.begin(key, query_ms, now_ms)
+            for key, begin in zip(encoded, self._begins, strict=True):
+                read = begin(key, query_ms, now_ms)  # type: ignore[arg-type]  # none is None, see above
                 begun.append(read)
-                if read is not None:
-                    reads.append(read)
+                if read is None:
+                    is_short = False
         except BaseException:
-            for read in reads:
-                read.close()
+            for read in begun:
+                if read is not None:
+                    read.close()
             raise
-        return JoinRead(reads) if len(reads) == len(begun) else begun
+        return JoinRead(begun) if is_short else begun
 
     def unconfirmed(self, found: JoinResult) -> list[tuple[ServedGroup, ShortResult]]:
         """Return the parts that may be used only if their batch is still served."""
@@ -131,7 +138,7 @@ class OneJoin:
         """
         features: dict[str, Any] = {}
         ends: dict[str, int | None] = {}
-        for label, (_, _, finish), result in zip(self._labels, self._parts, found.parts, strict=True):
+        for (label, finish), result in zip(self._finishes, found.parts, strict=True):
             features.update(finish(result.bases, result.tails))
             ends[label] = result.landed.batch_end_ms
         if self._features is not None:

@@ -24,9 +24,12 @@ class OneKey:
         reader: begins the short reads of its keys.
         finish: computes the features from bases and tails.
         counters: where fetches are counted.
+
+    Attributes:
+        parts: 1, see `OneJoin`.
     """
 
-    __slots__ = ("_counters", "_name", "encode", "encode_many", "finish", "group", "prepared", "reader")
+    __slots__ = ("_counters", "_name", "encode", "encode_many", "finish", "group", "parts", "prepared", "reader")
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class OneKey:
         self.finish = finish
         self._counters = counters
         self._name = prepared.target.name
+        self.parts = 1
         self.encode = group.plan.encode_key
         self.encode_many = group.plan.encode_many_keys
 

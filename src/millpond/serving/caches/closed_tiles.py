@@ -293,8 +293,7 @@ def tail_irs(layout: Layout, view: View, tiles: Sequence[Tile], after_ms: int, e
     if plan.keeps_own_times:
         return plan.irs_since(tiles, view.starts)
     if view.latest_start_ms <= after_ms or len(tiles) == 0:
-        tail = plan.merge_all([tile.ir for tile in tiles]) if tiles else empty
-        return (tail,) * len(layout.windows)
+        return (plan.merge_all([tile.ir for tile in tiles]),) * len(layout.windows) if tiles else layout.no_tails
     starts = [tile.start_ms for tile in tiles]
     newest = len(tiles)
     recent: Ir | None = None

@@ -42,6 +42,7 @@ class Doorkeeper:
         rows: a cache of batch rows beside it, which may have rows of keys that `cache` does not admit.
 
     Attributes:
+        is_full: whether the cache had no room when its statistics were last read.
         looks_for_rows: whether to look for the batch row of a key that is not admitted: whether `rows` probably has
             keys that `cache` lacks, judged by their numbers of entries.
 
@@ -58,13 +59,13 @@ class Doorkeeper:
         "_evictions",
         "_former",
         "_hits",
-        "_is_full",
         "_lock",
         "_looks_one_in",
         "_most",
         "_recent",
         "_refused",
         "_rows",
+        "is_full",
         "looks_for_rows",
     )
 
@@ -78,7 +79,7 @@ class Doorkeeper:
         self._asked = 0
         self._looks_one_in = _LOOKS_ONE_IN
         self._most = _LEAST_KEYS
-        self._is_full = False
+        self.is_full = False
         self._evictions = self._entries_when_full = 0
         self._hits = 0
         self._earned = 0.0
@@ -90,7 +91,7 @@ class Doorkeeper:
             self._asked += 1
             if not self._asked % self._looks_one_in:
                 self._look()
-            if not self._is_full:
+            if not self.is_full:
                 return True
             misses = self._recent.get(key, 0) + 1
             if misses + self._former.get(key, 0) >= _MISSES:
@@ -116,11 +117,11 @@ class Doorkeeper:
             stats = self._cache.stats()
             if stats.evictions > self._evictions:
                 self._evictions, self._entries_when_full = stats.evictions, stats.entries
-            self._is_full = self._evictions > 0 and stats.entries >= _FULL_SHARE * self._entries_when_full
-            self._looks_one_in = 4 * _LOOKS_ONE_IN if self._is_full else _LOOKS_ONE_IN
+            self.is_full = self._evictions > 0 and stats.entries >= _FULL_SHARE * self._entries_when_full
+            self._looks_one_in = 4 * _LOOKS_ONE_IN if self.is_full else _LOOKS_ONE_IN
             self._most = max(_LEAST_KEYS, stats.entries)
             # Credit is limited to one replacement of all entries.
             self._earned = min(self._earned + (stats.hits - self._hits) / _HITS_PER_ENTRY, stats.entries)
             self._hits = stats.hits
             if self._rows is not None:
-                self.looks_for_rows = not self._is_full or len(self._rows) > stats.entries
+                self.looks_for_rows = not self.is_full or len(self._rows) > stats.entries

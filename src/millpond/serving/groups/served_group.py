@@ -13,6 +13,7 @@ from millpond.features.answering import BatchDecoder, Layout, TileColumnDecoder,
 from millpond.serving.caches.batch_rows import BatchRow
 from millpond.serving.caches.closed_tiles import ClosedForm, ClosedTiles
 from millpond.serving.caches.doorkeeper import Doorkeeper
+from millpond.serving.caches.waiting_entries import WaitingEntries
 from millpond.serving.group_status import Served
 from millpond.serving.groups.flight import Flight
 
@@ -34,6 +35,7 @@ class ServedGroup:
             where tiles keep own times, because such a tile can lie partly in a window.
         steps: which of `STEPS` are on.
         tail_freshness_ms: how long a tail may be reused after it was read; 0 for never.
+        waiting: the entries that wait to be put into full caches, of all GroupBys of a fetcher; None for its own.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ServedGroup:
         tile_cache: Cache[bytes, ClosedTiles] | None = None,
         steps: Collection[str] = STEPS,
         tail_freshness_ms: int = 0,
+        waiting: WaitingEntries | None = None,
     ) -> None:
         group_by = plan.group_by
         self.plan = plan
@@ -58,6 +61,7 @@ class ServedGroup:
             self.doorkeeper = Doorkeeper(self.batch_cache)
         else:
             self.doorkeeper = Doorkeeper(self.tile_cache, self.batch_cache)
+        self.waiting = WaitingEntries() if waiting is None else waiting
         self.tail_freshness_ms = tail_freshness_ms
         self.is_cached = self.batch_cache is not None or self.tile_cache is not None
         self.tile_ms = plan.tile_ms

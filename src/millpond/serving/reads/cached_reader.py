@@ -38,6 +38,7 @@ from millpond.serving.reads.plain_reader import PlainRead, PlainReader
 from millpond.serving.reads.short_read import ShortResult
 from millpond.serving.reads.stream_read import END_OF_STREAM
 
+_NO_ROWS: Sequence[Sequence[TimedValue]] = [[]]
 _PAIR = 2
 
 
@@ -68,7 +69,7 @@ class CachedReader:
         self.clock = clock
         self.merge = pair_merger(group.plan)
         self.plain = PlainReader(group, group.layout)
-        self.empty_tails: Sequence[Ir] = (group.plan.new_ir(),) * len(group.layout.windows)
+        self.empty_tails: Sequence[Ir] = group.layout.no_tails
         self.keeping = KeepingReader(group, self.empty_tails[0])
         self.is_whole = group.skips_batch_get and group.moves_start
         self._tile_cache = group.tile_cache
@@ -185,6 +186,12 @@ class CachedRead(msgspec.Struct, frozen=True, gc=False):
         if recent is not None:
             counts = (0, closed.view.reads_batch, 0, 0, 0, 0, closed.tiles)
             return ShortResult(closed.bases, recent[3], closed.landed, counts)
+        if answers == _NO_ROWS and closed.marker == NO_MARKER and not self.needless and not reader.freshness_ms:
+            # Most keys have had no event since their last tile closed.
+            end_ms = closed.end_ms
+            if end_ms >= self.served.closed_ms or end_ms >= query_ms - query_ms % reader.group.tile_ms:
+                counts = (0, closed.view.reads_batch, 1, 0, 0, 0, closed.tiles)
+                return ShortResult(closed.bases, reader.empty_tails, closed.landed, counts)
         needless_rows = bytes_read = 0
         if self.needless:
             needless = [row for part in answers[-self.needless :] for row in part]

@@ -9,7 +9,9 @@ Invariant: a read that was begun must be ended or closed, because other fetches 
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+from millpond.cache import Cache
 from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
 from millpond.kv import Get, TimedValue
 from millpond.serving.caches.batch_rows import BatchRow, batch_get, decoded_row
@@ -193,11 +195,26 @@ class KeepingRead:
 
 
 def _keep(group: ServedGroup, key: bytes, closed: ClosedTiles, row: BatchRow | None) -> None:
-    """Put the closed part and, if it is new, the batch row into the caches."""
-    if group.tile_cache is not None:
-        group.tile_cache.put(key, closed)
-    if row is not None and group.batch_cache is not None:
-        group.batch_cache.put(key, row)
+    """Put the closed part and, if it is new, the batch row into the caches; into full caches later."""
+    is_full, waiting = group.doorkeeper.is_full, group.waiting
+    entries: tuple[tuple[Cache[bytes, Any] | None, ClosedTiles | BatchRow | None], ...] = (
+        (group.tile_cache, closed),
+        (group.batch_cache, row),
+    )
+    for cache, entry in entries:
+        if cache is None or entry is None:
+            continue
+        if is_full:
+            waiting.add(partial(_put_late, group, cache, key, entry))
+        else:
+            cache.put(key, entry)
+
+
+def _put_late(group: ServedGroup, cache: Cache[bytes, Any], key: bytes, entry: ClosedTiles | BatchRow) -> None:
+    """Put an entry that waited, unless another batch is served by now, or another fetch put an entry of this batch."""
+    found = cache.peek(key)
+    if entry.landed is group.served.landed and (found is None or found.landed is not entry.landed):
+        cache.put(key, entry)
 
 
 def _start_of(tile: Tile) -> int:
