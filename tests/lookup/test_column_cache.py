@@ -232,6 +232,19 @@ def test_chunks_are_not_merged_beyond_what_arrow_can_count(monkeypatch):
     assert max(chunk.nbytes for chunk in cache._chunks._chunks.values()) <= 3_000
 
 
+@given(ages_ms=st.lists(st.integers(0, 15), min_size=1, max_size=20), waits_ms=st.integers(0, 15))
+def test_rows_that_bring_their_age_along_expire_when_they_are_as_old_as_rows_may_be(ages_ms, waits_ms):
+    now_ms = 100
+    cache = ColumnCache(ColumnCacheLimits(max_rows=50, expire_after_write_ms=10), clock=lambda: now_ms)
+    numbers = list(range(len(ages_ms)))
+    keys = hashed([(number,) for number in numbers], KEYS["number"])
+    cache.put(keys, rows_of(numbers, 1), np.array(ages_ms, np.int64))
+    assert cache.ages_ms(keys).tolist() == ages_ms
+    now_ms += waits_ms
+    there = cache.find(keys) >= 0
+    assert there.tolist() == [age_ms + waits_ms < 10 for age_ms in ages_ms]
+
+
 def test_a_cache_without_any_limit_is_refused():
     with pytest.raises(OptionError, match="no bound"):
         ColumnCache(ColumnCacheLimits())

@@ -1,15 +1,19 @@
 """How the executors that share a cache find each other."""
 
+import socket
+import threading
 from contextlib import closing
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptionError
 from millpond.lookup.column_cache.key_hash import hashes
-from millpond.spark.lookup.shared.directory import MEMBER_MS, Member, decoded_members, encoded_member
+from millpond.spark.lookup.shared import owner as owner_module
+from millpond.spark.lookup.shared.directory import MEMBER_MS, Directory, Member, decoded_members, encoded_member
 from millpond.spark.lookup.shared.members import Members
 from millpond.spark.lookup.shared.owner import Owner, Peer, encoded_ask
 from millpond.spark.lookup.shared.ownership import owners, seed
@@ -99,6 +103,37 @@ def test_a_request_that_is_too_long_for_the_directory_is_refused(directory):
 def test_what_is_no_list_of_members_is_an_error():
     with pytest.raises(CorruptionError, match="did not answer with members"):
         decoded_members(b"<html>")
+
+
+def test_a_partition_does_not_wait_for_a_directory_that_hangs(clock):
+    answers = threading.Event()
+    answers.set()
+
+    def slow_clock():
+        answers.wait(20)
+        return clock()
+
+    with closing(Directory("127.0.0.1", "127.0.0.1", slow_clock)) as directory:
+        one = Members(directory.address, "one", lambda body: body, clock)
+        one.attend()
+        answers.clear()
+        beat = threading.Thread(target=one.beat)
+        beat.start()
+        one.attend()
+        assert beat.is_alive()
+        answers.set()
+        beat.join(20)
+        one.close()
+
+
+def test_an_owner_that_makes_no_handshake_keeps_nobody_long(clock, monkeypatch):
+    monkeypatch.setattr(owner_module, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = Owner("127.0.0.1", "the token", lambda body: body)
+        peer = Peer(msgspec.structs.replace(there.member("one"), port=silent.getsockname()[1]), "the token", clock)
+        there.close()
+        assert peer.ask(b"abc").answer() is None
+        assert not peer.is_there()
 
 
 def test_a_connection_to_an_owner_is_used_again(clock):

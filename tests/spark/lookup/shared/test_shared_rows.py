@@ -136,7 +136,7 @@ def test_the_keys_of_an_owner_that_is_gone_are_loaded_by_those_who_need_them(exe
     two.close()
     stats = one.matches(NUMBERS).counted.stats
     assert stats.owner_failure_count == stats.owner_ask_count > 0
-    assert "executor two at 127.0.0.1" in capfd.readouterr().err
+    assert "two at 127.0.0.1, port" in capfd.readouterr().err
     assert one.texts(NUMBERS) == expected(NUMBERS)
     more = list(range(1_000, 1_300))
     assert one.matches(more).counted.stats.owner_ask_count == 0, "it is not asked for a while"
@@ -165,7 +165,7 @@ def test_a_source_that_an_owner_cannot_reach_fails_the_batch_and_is_not_asked_tw
 
     options = {**PARTIAL, "lookup.max-retries": 0}
     one, two = executors(find, names=("one", "two"), options=options)
-    of_two = owners(hashes([pa.array(NUMBERS)]), [seed("one"), seed("two")]) == 1
+    of_two = owners(hashes([pa.array(NUMBERS)]), [seed("one at 127.0.0.1"), seed("two at 127.0.0.1")]) == 1
     theirs = [n for n in NUMBERS if of_two[n]]
     rows = one.shared.open()
     with pytest.raises(UnavailableError, match="the database sleeps"):

@@ -44,15 +44,16 @@ class Members:
 
     Args:
         directory: the address of the directory.
-        name: names this executor.
+        executor: names this executor on its machine.
         answer: turns the encoded request of another executor into an encoded answer.
         clock: monotonic milliseconds.
     """
 
     def __init__(
-        self, directory: ServerAddress, name: str, answer: Callable[[bytes], bytes], clock: Clock = monotonic_ms
+        self, directory: ServerAddress, executor: str, answer: Callable[[bytes], bytes], clock: Clock = monotonic_ms
     ) -> None:
-        self._directory, self._name, self._answer, self._clock = directory, name, answer, clock
+        self._directory, self._answer, self._clock = directory, answer, clock
+        self._executor = self._name = executor
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -63,9 +64,12 @@ class Members:
 
     def attend(self) -> None:
         """Join the directory, unless this executor has joined. Call it when a partition begins."""
+        self._attended_ms = self._clock()
+        if self._has_joined():
+            # A beat may be waiting for the driver. No partition waits with it.
+            return
         with self._lock:
-            self._attended_ms = self._clock()
-            if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
+            if self._has_joined():
                 return
             self.beat()
             self._thread = threading.Thread(target=self._beats, name="millpond-lookup-beats", daemon=True)
@@ -83,6 +87,9 @@ class Members:
         self._closed.set()
         with self._lock:
             self._leave()
+
+    def _has_joined(self) -> bool:
+        return self._closed.is_set() or (self._thread is not None and self._thread.is_alive())
 
     def _beats(self) -> None:
         while not self._closed.wait(BEAT_MS / 1_000):
@@ -118,7 +125,9 @@ class Members:
             connection.connect()
             if self._owner is None:
                 # The address by which the driver's machine is reached is one at which others reach this machine.
-                self._owner = Owner(connection.sock.getsockname()[0], self._directory.token, self._answer)
+                host = connection.sock.getsockname()[0]
+                self._owner = Owner(host, self._directory.token, self._answer)
+                self._name = f"{self._executor} at {host}"
             me = encoded_member(self._owner.member(self._name))
             connection.request("POST", "/", me, self._directory.authorization())
             response = connection.getresponse()

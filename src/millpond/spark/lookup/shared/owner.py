@@ -32,8 +32,11 @@ from millpond.spark.lookup.tls_server import BoundedServer, ServerAddress, Token
 MOST_ASKING = 256
 """The largest number of connections of an owner, each with a thread."""
 
+CONNECT_S = 5.0
+"""How long a connection to an owner may take."""
+
 ANSWER_S = 30.0
-"""How long an owner may give no sign before it counts as gone."""
+"""How long an owner that is connected may give no sign before it counts as gone."""
 
 GONE_MS = 30_000
 """How long an owner that did not answer is not asked again. Its keys then belong to the others."""
@@ -213,8 +216,12 @@ class Peer:
 
     def ask(self, body: bytes) -> "Asked":
         """Send an encoded request. Nothing is raised: if it fails, there is no answer."""
-        connection = self._connection()
+        idle = self._idle_connection()
+        connection = self._address.connection(CONNECT_S) if idle is None else idle
         try:
+            if idle is None:
+                connection.connect()
+                connection.sock.settimeout(ANSWER_S)
             connection.request("POST", "/", body, self._address.authorization())
         except (OSError, HTTPException) as error:
             self._gone(connection, error)
@@ -228,7 +235,7 @@ class Peer:
         for connection, _ in idle:
             connection.close()
 
-    def _connection(self) -> HTTPSConnection:
+    def _idle_connection(self) -> HTTPSConnection | None:
         now_ms = self._clock()
         with self._lock:
             while self._idle:
@@ -236,7 +243,7 @@ class Peer:
                 if now_ms - since_ms < _IDLE_MS:
                     return connection
                 connection.close()
-        return self._address.connection(ANSWER_S)
+        return None
 
     def _received(self, connection: HTTPSConnection) -> bytes | None:
         """Return the answer's bytes; None if there is none."""
@@ -248,7 +255,8 @@ class Peer:
             return None
         with self._lock:
             self._gone_ms = None
-            self._idle.append((connection, self._clock()))
+            if not response.will_close:
+                self._idle.append((connection, self._clock()))
         if response.status == HTTPStatus.OK:
             return data
         self.report(f"{response.status} {data.decode(errors='replace')}")
@@ -262,7 +270,7 @@ class Peer:
     def report(self, what: str) -> None:
         """Tell the executor's log that an answer is missing."""
         print(  # noqa: T201 - the executor's log
-            f"millpond state host: executor {self._name} at {self._address.host}:{self._address.port} did not answer "
+            f"millpond state host: {self._name}, port {self._address.port}, did not answer "
             f"for the lookup keys that it owns ({what}); this executor loads them itself.",
             file=sys.stderr,
             flush=True,
