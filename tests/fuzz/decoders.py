@@ -10,7 +10,6 @@ import socket
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -49,8 +48,9 @@ from millpond.state.checkpoint.format.segment import (
 )
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
+from tests.fuzz.shelf import SHELF
+from tests.fuzz.spilled import SPILLED
 
-SHELF = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108 - files of this process alone
 TABLE_PATH = SHELF / f"millpond-fuzz-{os.getpid()}.table"
 atexit.register(TABLE_PATH.unlink, missing_ok=True)
 CODE = pa.schema([("code", pa.string())])
@@ -350,6 +350,7 @@ OTHERS = {
 DECODERS = {
     **{name: Fuzzed(*given) for name, given in FEATURE_DECODERS.items()},
     **CHECKPOINTS,
+    **{name: Fuzzed(*given) for name, given in SPILLED.items()},
     **LOOKUPS,
     **OTHERS,
 }
