@@ -18,12 +18,14 @@ from millpond.errors import CorruptionError, DataError, MillpondError, OptionErr
 from millpond.features.stored.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put, open_store
 from millpond.kv.redis.layout import decode_row, encode_expiring_row
+from millpond.kv.redis.operations import _UNDECLARED, _decode_entry
 from millpond.lookup import HttpLookup, KvLookup, MappedTable, write_kv_table
 from millpond.lookup.sources.http_client import JsonClient
 from millpond.lookup.sources.redis import RedisLookup
 from millpond.serving.client.address import address_of
 from millpond.serving.client.conversation import Conversation
 from millpond.serving.client.exchange import Answer
+from millpond.serving.http.bodies.arrow_bodies import read_table, write_table
 from millpond.serving.http.bodies.json_bodies import JsonFetch
 from millpond.serving.http.limits import Limits
 from millpond.serving.messages import Target
@@ -304,6 +306,7 @@ LAYOUT = Layout(4, 128)
 BLOB = _blob(pa.table({"a": [1, 2], "b": ["x", None]}), LAYOUT)
 ROUTE = Target("route", "group_by", "c0ffee", {"origin": "string", "n": "long"}, {}, {"count": "long"}, ("route",))
 ASKED = b'{"requests": [{"keys": {"origin": "EWR", "n": 1}, "at": 0}], "features": ["count"]}'
+ASKED_IN_ARROW = write_table(pa.table({"origin": ["EWR", None], "n": [1, 2]}))
 FETCH = JsonFetch(ROUTE, Limits())
 ANSWERED = b'{"results": [{"at": 5, "features": {"count": 3}, "states": {}, "errors": {}, "batch_end_ms": 4}]}'
 
@@ -338,6 +341,8 @@ OTHERS = {
     "frame of a host": Fuzzed(_frame, _frame_bytes(), expected=(CorruptionError, UnavailableError)),
     "packed rows": Fuzzed(lambda data: read_blob(data, LAYOUT), BLOB),
     "body of a fetch": Fuzzed(FETCH.read, ASKED),
+    "body of a fetch in Arrow": Fuzzed(lambda data: read_table(data, ROUTE, Limits()), ASKED_IN_ARROW),
+    "entry of the catalogue in Redis": Fuzzed(lambda data: _decode_entry("gates", data), _UNDECLARED),
     "answer of the service": Fuzzed(_answer, ANSWERED, expected=(UnavailableError,)),
     "URL of a store": Fuzzed(_url(open_store), b"lmdb:///a/b?sync=false&map_bytes=4mb", expected=(OptionError,)),
     "URL of Redis": Fuzzed(_url(open_store), b"redis+cluster://ada:pw@one:7000,two?prefix=x", expected=(OptionError,)),

@@ -14,7 +14,7 @@ Source: LMDB 0.9, `mdb.c`: MDB_page, MDB_node, MDB_meta, MDB_db.
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ _FREE_AT = HEADER_BYTES + 24
 _MAIN_AT = _FREE_AT + _TREE.size
 _TRANSACTION_AT = _MAIN_AT + _TREE.size + 8
 _PAGE_NUMBER = struct.Struct("=Q")
-_KEY_LENGTH_AT = 6
+_FLAGS_AT, _KEY_LENGTH_AT = 4, 6
 _SHORT = struct.Struct("=H")
 
 
@@ -55,12 +55,12 @@ class Tree(NamedTuple):
 
 
 class LeafCell(NamedTuple):
-    """A cell of a leaf. `run` is the first of its overflow pages, or None if the value is in the leaf."""
+    """A cell of a leaf. `run` is the first of its overflow pages, or 0 if the value is in the leaf."""
 
     key: bytes
     value: bytes
     value_bytes: int
-    run: int | None
+    run: int
 
 
 def trees(meta_pages: Sequence[bytes]) -> tuple[Tree, Tree]:
@@ -93,24 +93,23 @@ def children(page: bytes | memoryview) -> Any:
 
 def first_keys(page: bytes) -> list[bytes]:
     """Return the key from which on each page that a branch page refers to is searched."""
-    length_at, keys = _SHORT.unpack_from, []
-    for node in _positions(page).tolist():
-        start = node + _NODE.size
-        keys.append(page[start : start + length_at(page, node + _KEY_LENGTH_AT)[0]])
+    keys = [_key(page, node) for node in _positions(page).tolist()]
     # LMDB does not look at the first key: that page is searched for every smaller key too.
     keys[0] = b""
     return keys
 
 
-def leaf_cells(page: bytes) -> Iterator[LeafCell]:
-    """Yield the cells of a leaf, in the order of keys."""
-    return (_cell(page, node) for node in _positions(page).tolist())
+def cells_in_runs(page: bytes) -> list[LeafCell]:
+    """Return the cells of a leaf whose values are in overflow pages."""
+    nodes = _positions(page)
+    flags = np.frombuffer(page, np.uint16)[nodes // 2 + _FLAGS_AT // 2]
+    return [_cell(page, node) for node in nodes[flags & _IN_RUN != 0].tolist()]
 
 
 def cell_of(page: bytes, key: bytes) -> LeafCell | None:
     """Return the cell of a key in a leaf, or None."""
     nodes = _positions(page).tolist()
-    place = bisect_left(nodes, key, key=lambda node: _cell(page, node).key)
+    place = bisect_left(nodes, key, key=lambda node: _key(page, node))
     found = _cell(page, nodes[place]) if place < len(nodes) else None
     return found if found is not None and found.key == key else None
 
@@ -128,13 +127,18 @@ def is_run_header(header: bytes, run: int, pages: int) -> bool:
     return (page, flags, found) == (run, _OVERFLOW, pages)
 
 
+def _key(page: bytes, node: int) -> bytes:
+    start = node + _NODE.size
+    return page[start : start + _SHORT.unpack_from(page, node + _KEY_LENGTH_AT)[0]]
+
+
 def _cell(page: bytes, node: int) -> LeafCell:
     value_bytes, flags, key_bytes = _NODE.unpack_from(page, node)
     start = node + _NODE.size
     at = start + key_bytes
     if flags & _IN_RUN:
         return LeafCell(page[start:at], b"", value_bytes, _PAGE_NUMBER.unpack_from(page, at)[0])
-    return LeafCell(page[start:at], page[at : at + value_bytes], value_bytes, None)
+    return LeafCell(page[start:at], page[at : at + value_bytes], value_bytes, 0)
 
 
 def _transaction(meta_page: bytes) -> int:

@@ -143,7 +143,7 @@ class PageSeals:
         if tree.record.overflow_pages:
             self._check_all(database, tree)
             for _, leaf in tree.leaves():
-                for cell in lmdb_pages.leaf_cells(self._sums.compared(leaf)):
+                for cell in lmdb_pages.cells_in_runs(self._sums.compared(leaf)):
                     self._check_run(cell)
         elif database in self.unchecked:
             for page in tree.inner_pages():
@@ -186,10 +186,9 @@ class PageSeals:
             level = below
 
     def _take_runs(self, leaf: bytes) -> None:
-        for cell in lmdb_pages.leaf_cells(leaf):
-            if cell.run is not None:
-                pages = lmdb_pages.run_pages(cell.value_bytes, self._sums.page_bytes)
-                self._common[cell.run] = (pages, checksum_of(self._sums.read(cell.run, pages)))
+        for cell in lmdb_pages.cells_in_runs(leaf):
+            pages = lmdb_pages.run_pages(cell.value_bytes, self._sums.page_bytes)
+            self._common[cell.run] = (pages, checksum_of(self._sums.read(cell.run, pages)))
 
     def _record_of(self, name: bytes) -> Tree:
         """Return the record of a named database; that of an empty tree if the main tree does not have it."""
@@ -220,12 +219,11 @@ class PageSeals:
             if leaf is not None and leaf != read:
                 read, data = leaf, self._sums.compared(leaf)
             cell = lmdb_pages.cell_of(data, at)
-            if cell is not None:
+            if cell is not None and cell.run:
                 self._check_run(cell)
 
     def _check_run(self, cell: LeafCell) -> None:
-        if cell.run is not None:
-            pages = lmdb_pages.run_pages(cell.value_bytes, self._sums.page_bytes)
-            header = self._sums.read(cell.run)[:HEADER_BYTES]
-            if not lmdb_pages.is_run_header(header, cell.run, pages):
-                raise self._sums.altered(cell.run)
+        pages = lmdb_pages.run_pages(cell.value_bytes, self._sums.page_bytes)
+        header = self._sums.read(cell.run)[:HEADER_BYTES]
+        if not lmdb_pages.is_run_header(header, cell.run, pages):
+            raise self._sums.altered(cell.run)
