@@ -112,7 +112,7 @@ MUTATIONS = [
     Mutation(
         "a page of a spill file is compared before it is used",
         "state/spillable/page_sums.py",
-        "        if checksum_of(data) != self._sums.item(page):",
+        "        if checksum_of(data) != self._sums[page]:",
         "        if not data:",
         ("tests/state/spillable/test_page_seals.py",),
     ),

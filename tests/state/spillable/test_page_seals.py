@@ -4,7 +4,6 @@ import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from millpond.errors import CorruptionError, UnavailableError
@@ -289,7 +288,7 @@ def check_pages(file, database):
     assert tree.record.height == found["depth"]
     assert len(tree._branches) == found["branch_pages"]
     assert len(tree.pages()) == found["branch_pages"] + found["leaf_pages"]
-    assert set(np.flatnonzero(owner == tree._number)) == set(tree.pages())
+    assert {page for page, number in enumerate(owner) if number == tree._number} == set(tree.pages())
 
 
 def test_a_backend_with_an_altered_page_says_that_it_is_to_be_restored(world):

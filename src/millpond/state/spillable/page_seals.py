@@ -13,7 +13,7 @@ what the leaf says of it before the run is freed.
 
 Invariant: `unchecked` has the groups in whose tree there may be a page that is not checked.
 
-Memory: about 25 bytes for each page.
+Memory: about 20 bytes for each page.
 """
 
 from bisect import bisect_right

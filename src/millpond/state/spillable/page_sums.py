@@ -8,11 +8,10 @@ such pages have a checksum here.
 """
 
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import xxhash
 
 from millpond.errors import CorruptionError, UnavailableError
@@ -48,13 +47,11 @@ class PageSums:
     def __init__(self, file: int, page_bytes: int, folder: Path) -> None:
         self.page_bytes = page_bytes
         self.folder = folder
-        self.owner = np.zeros(0, np.uint32)
+        self.owner = array("I")
         self._file = file
         self._buffer = memoryview(bytearray(_READ_AT_ONCE * page_bytes))
-        self._sums = np.zeros(0, np.uint64)
-        self._checked = np.zeros(0, np.bool_)
-        # Indexing an array takes three times as long.
-        self.is_checked: Any = memoryview(self._checked)  # type: ignore[arg-type]
+        self._sums = array("Q")
+        self._is_checked = bytearray()
 
     def read(self, page: int, pages: int = 1) -> bytes:
         """Read adjacent pages, without checking them.
@@ -73,48 +70,48 @@ class PageSums:
         Raises:
             CorruptionError: it is not as it was written.
         """
-        if self.is_checked[page]:
+        if self._is_checked[page]:
             return False
         self.compared(page)
         return True
 
-    def check_all(self, pages: Any) -> None:
+    def check_all(self, pages: Iterable[int]) -> None:
         """Check those of these pages that are not checked."""
-        for some, data in self._read_all(pages[~self._checked[pages]]):
-            for page, found, expected in zip(some, map(checksum_of, data), self._sums[some].tolist(), strict=True):
-                if found != expected:
+        for some, data in self._read_all(page for page in pages if not self._is_checked[page]):
+            for page, found in zip(some, map(checksum_of, data), strict=True):
+                if found != self._sums[page]:
                     raise self.altered(page)
-            self._checked[some] = True
+                self._is_checked[page] = True
 
     def compared(self, page: int) -> bytes:
         """Read and check a page."""
         data = self.read(page)
-        if checksum_of(data) != self._sums.item(page):
+        if checksum_of(data) != self._sums[page]:
             raise self.altered(page)
-        self.is_checked[page] = True
+        self._is_checked[page] = True
         return data
 
-    def take(self, pages: Any) -> Iterator[tuple[int, memoryview]]:
-        """Take the checksums of pages that were just written. Yield each page with its bytes."""
+    def take(self, pages: Iterable[int]) -> Iterator[tuple[list[int], list[memoryview]]]:
+        """Take the checksums of pages that were just written. Yield pages with their bytes, until the next are read."""
+        sums, is_checked = self._sums, self._is_checked
         for some, data in self._read_all(pages):
-            self._sums[some] = list(map(checksum_of, data))
-            self._checked[some] = True
-            yield from zip(some, data, strict=True)
+            for page, checksum in zip(some, map(checksum_of, data), strict=True):
+                sums[page] = checksum
+                is_checked[page] = True
+            yield some, data
 
-    def owned(self, pages: Any, tree: int) -> Any:
-        """Return for each page whether a tree has it. Makes room for all of them."""
-        most = int(pages.max(initial=0))
-        if most >= len(self.owner):
-            more = max(_ROOM, most + 1 - len(self.owner), len(self.owner) // 2)
-            self.owner, self._sums, self._checked = (
-                np.concatenate([old, np.zeros(more, old.dtype)]) for old in (self.owner, self._sums, self._checked)
-            )
-            self.is_checked = memoryview(self._checked)  # type: ignore[arg-type]
-        return self.owner[pages] == tree
+    def make_room(self, page: int) -> None:
+        """Make room for what is known of a page."""
+        more = page + 1 - len(self.owner)
+        if more > 0:
+            more = max(more, _ROOM)
+            self.owner.frombytes(bytes(more * self.owner.itemsize))
+            self._sums.frombytes(bytes(more * self._sums.itemsize))
+            self._is_checked.extend(bytes(more))
 
     def check_again(self) -> None:
         """Take no page for checked any more."""
-        self._checked[:] = False
+        self._is_checked = bytearray(len(self._is_checked))
 
     def altered(self, page: int) -> CorruptionError:
         """Return the error for a page that is not as it was written."""
@@ -126,12 +123,12 @@ class PageSums:
             "in it."
         )
 
-    def _read_all(self, pages: Any) -> Iterator[tuple[list[int], list[memoryview]]]:
+    def _read_all(self, pages: Iterable[int]) -> Iterator[tuple[list[int], list[memoryview]]]:
         """Yield pages with their bytes, until the next are read. Pages that are close to each other are read together.
 
         They are read into the same memory each time: new memory would take as long again.
         """
-        wanted, size, begin = np.sort(pages).tolist(), self.page_bytes, 0
+        wanted, size, begin = sorted(pages), self.page_bytes, 0
         while begin < len(wanted):
             first = last = wanted[begin]
             end = begin + 1

@@ -11,16 +11,14 @@ Memory: 8 bytes for each page, and the first keys of branches that were searched
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from millpond.state.spillable import lmdb_pages
 from millpond.state.spillable.lmdb_pages import NO_PAGE, Tree
 from millpond.state.spillable.page_sums import PageSums
 
 EMPTY = Tree(0, 0, NO_PAGE)
-_NONE = np.empty(0, np.int64)
 
 
 class _Branch:
@@ -47,22 +45,24 @@ class PageTree:
         self._sums = sums
         self._number = number
         self._branches: dict[int, _Branch] = {}
-        self._remaining: Any = _NONE
+        self._remaining: list[int] | None = []
 
     def changed(self, record: Tree) -> None:
         """Take the checksums of the pages that are new in the tree of this record."""
         written, kept = self._taken(record)
         self._give_up(kept)
-        self._sums.owner[written] = self._number
+        owner, number = self._sums.owner, self._number
+        for page in chain(kept, written):
+            owner[page] = number
         self.record = record
-        if self._remaining is not None:
-            self._remaining = self._remaining[self._sums.owned(self._remaining, self._number)]
+        if self._remaining:
+            self._remaining = [page for page in self._remaining if owner[page] == number]
 
     def check_again(self) -> None:
         """Take no page for checked any more."""
         self._remaining = None
 
-    def remaining(self) -> Any:
+    def remaining(self) -> list[int]:
         """Return the pages that may not be checked."""
         if self._remaining is None:
             self._remaining = self.pages()
@@ -74,13 +74,14 @@ class PageTree:
         self._sums.check_all(pages[:most])
         self._remaining = pages[most:]
 
-    def pages(self) -> Any:
+    def pages(self) -> list[int]:
         """Return all branches and leaves."""
-        return np.concatenate([self._root(self.record), *(branch.children for branch in self._branches.values())])
+        children = (branch.children.tolist() for branch in self._branches.values())
+        return [*_root(self.record), *chain.from_iterable(children)]
 
-    def inner_pages(self) -> Any:
+    def inner_pages(self) -> list[int]:
         """Return the branches; the leaf of a tree that has only one."""
-        return list(self._branches) or self._root(self.record).tolist()
+        return list(self._branches) or _root(self.record)
 
     def leaf(self, at: bytes) -> int | None:
         """Return the leaf in which LMDB searches a key; None in an empty tree. The branches on the way are checked."""
@@ -114,34 +115,39 @@ class PageTree:
             self._sums.check(page)
         return branch.keys, branch.children
 
-    def _taken(self, record: Tree) -> tuple[Any, Any]:
+    def _taken(self, record: Tree) -> tuple[list[int], list[int]]:
         """Take the checksums of new pages. Return them, and the highest of the pages that the tree had before."""
-        written, kept = [_NONE], [_NONE]
-        level = self._root(record)
+        written: list[int] = []
+        kept: list[int] = []
+        sums, number = self._sums, self._number
+        level = _root(record)
         for height in range(record.height, 0, -1):
-            is_old = self._sums.owned(level, self._number)
-            kept.append(level[is_old])
-            written.append(level[~is_old])
-            below = [_NONE]
-            for page, data in self._sums.take(written[-1]):
+            sums.make_room(max(level, default=0))
+            owner, new = sums.owner, list[int]()
+            for page in level:
+                (kept if owner[page] == number else new).append(page)
+            written += new
+            level = []
+            for pages, data in sums.take(new):
                 if height > 1:
-                    branch = self._branches[page] = _Branch(lmdb_pages.children(data))
-                    below.append(branch.children)
-            level = np.concatenate(below)
-        return np.concatenate(written), np.concatenate(kept)
+                    for page, each in zip(pages, data, strict=True):
+                        branch = self._branches[page] = _Branch(lmdb_pages.children(each))
+                        level += branch.children.tolist()
+        return written, kept
 
-    def _give_up(self, kept: Any) -> None:
+    def _give_up(self, kept: list[int]) -> None:
         """Give up the pages of the tree before that are not in the tree now. All below a kept page is kept."""
-        owner = self._sums.owner
-        owner[kept] = 0
-        level = self._root(self.record)
+        owner, number = self._sums.owner, self._number
+        for page in kept:
+            owner[page] = 0
+        level = _root(self.record)
         for height in range(self.record.height, 0, -1):
-            level = level[owner[level] == self._number]
-            owner[level] = 0
+            level = [page for page in level if owner[page] == number]
+            for page in level:
+                owner[page] = 0
             if height > 1:
-                level = np.concatenate([_NONE, *(self._branches.pop(page).children for page in level.tolist())])
-        owner[kept] = self._number
+                level = list(chain.from_iterable(self._branches.pop(page).children.tolist() for page in level))
 
-    @staticmethod
-    def _root(record: Tree) -> Any:
-        return np.array([record.root] if record.height else [], np.int64)
+
+def _root(record: Tree) -> list[int]:
+    return [record.root] if record.height else []
