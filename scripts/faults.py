@@ -154,6 +154,7 @@ DATA = [
         "The batch fails, the local state is dropped, and the retry restores it from the segments.",
         (
             _RETRIED + "test_local_cache_spill_file_or_rocksdb_folder_corrupt",
+            "tests/state/spillable/test_page_seals.py::test_a_flipped_bit_gives_the_right_answer_or_is_found",
             (
                 "tests/spark/runtime/test_conversation.py::"
                 "test_a_damaged_backend_is_given_up_so_that_the_next_batch_restores"

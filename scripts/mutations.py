@@ -110,6 +110,13 @@ MUTATIONS = [
         ("tests/state/spillable/test_timer_queue.py",),
     ),
     Mutation(
+        "a page of a spill file is compared before it is used",
+        "state/spillable/page_sums.py",
+        "        if checksum_of(data) != self._sums[page]:",
+        "        if not data:",
+        ("tests/state/spillable/test_page_seals.py",),
+    ),
+    Mutation(
         "segments before their manifest",
         "state/checkpoint/storage/files.py",
         "            self._write_segments(commit)\n"

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from millpond.spark import StateConfig, keyed, session
 from millpond.spark.runtime.slots import Slot
+from millpond.state.spillable.spill_file import SpillFile
 from tests.faults.keyed_history import History
 
 _SPILLS_AT_ONCE = {
@@ -38,9 +39,11 @@ CONFIGS = {
     "killed worker": StateConfig(),
     "idle workers": StateConfig(),
     "spill file": StateConfig("spillable", options=_SPILLS_AT_ONCE),
+    "page of a spill file": StateConfig("spillable", options=_SPILLS_AT_ONCE),
     "rocksdb folder": StateConfig("rocksdb", options={"state.backend.rocksdb.write-buffer-size": "64kb"}),
 }
 BATCHES = 3
+PAGE_BYTES = 4_096
 PADDING = "x" * 2_000
 """Enough state for RocksDB to write files."""
 
@@ -88,6 +91,22 @@ def befall(deed: str, task: Any) -> None:
     if deed in ("spill file", "rocksdb folder"):
         spoiled = spoil(".sst" if deed == "rocksdb folder" else "millpond-spill")
         assert spoiled, "there was nothing to spoil"
+    if deed == "page of a spill file":
+        assert flip_bits(), "there was no page"
+
+
+def flip_bits() -> int:
+    """Flip a bit within every page of the spill files, as of a disk that is read again; how many pages there were."""
+    flipped = 0
+    for file in [each for each in gc.get_objects() if isinstance(each, SpillFile)]:
+        file.forget_pages()
+        file._seals.check_again()
+        with Path(f"/proc/self/fd/{file._pages.fileno()}").open("r+b", buffering=0) as disk:
+            for page in range(0, os.fstat(disk.fileno()).st_size, PAGE_BYTES):
+                place = page + PAGE_BYTES * 3 // 4
+                os.pwrite(disk.fileno(), bytes([os.pread(disk.fileno(), 1, place)[0] ^ 8]), place)
+                flipped += 1
+    return flipped
 
 
 def has_come_after(attempt: int) -> bool:

@@ -30,7 +30,7 @@ def test_hosts_end_with_their_application_though_its_jvm_goes_on(tmp_path: Path)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
 @pytest.mark.parametrize("format_version", ["1", "2"])
 def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: str) -> None:
     draw = random.Random(seed)
@@ -57,7 +57,7 @@ def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: st
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
 def test_all_kinds_of_state_and_timers_through_random_kills(tmp_path: Path, seed: int) -> None:
     """In every run: test_retried_tasks.py and test_standalone.py."""
     done = state_round.run_round(tmp_path, seed, kills=20)
@@ -67,7 +67,7 @@ def test_all_kinds_of_state_and_timers_through_random_kills(tmp_path: Path, seed
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "5"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
 def test_the_whole_path_through_random_kills(tmp_path: Path, seed: int) -> None:
     """Lookups, keyed state, timers of both kinds, tiles and fetches; the store is killed too."""
     done = whole_path_round.run_round(tmp_path, seed, kills=20)

@@ -120,7 +120,7 @@ def test_trigger_interval_over_a_minute(story: Story) -> None:
     assert len(hosts) <= 2, "hosts outlive workers, with what they hold"
 
 
-@pytest.mark.parametrize("deed", ["spill file", "rocksdb folder"])
+@pytest.mark.parametrize("deed", ["spill file", "page of a spill file", "rocksdb folder"])
 def test_local_cache_spill_file_or_rocksdb_folder_corrupt(story: Story, deed: str) -> None:
     story.check_nothing_shows(deed)
     assert any(attempt for _, attempt in story.attempts(deed, 1)), "it was noticed, and restored"

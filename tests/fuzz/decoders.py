@@ -10,7 +10,6 @@ import socket
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +19,7 @@ from millpond.errors import CorruptionError, DataError, MillpondError, OptionErr
 from millpond.features.stored.value_header import HEADER, with_header
 from millpond.kv import Get, MemoryStore, Put, open_store
 from millpond.kv.redis.layout import decode_row, encode_expiring_row
+from millpond.kv.redis.operations import _UNDECLARED, _decode_entry
 from millpond.lookup import HttpLookup, KvLookup, MappedTable, PythonLookup, write_kv_table
 from millpond.lookup.caches.partial_columns import ColumnCachingLookup
 from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
@@ -28,6 +28,7 @@ from millpond.lookup.sources.redis import RedisLookup
 from millpond.serving.client.address import address_of
 from millpond.serving.client.conversation import Conversation
 from millpond.serving.client.exchange import Answer
+from millpond.serving.http.bodies.arrow_bodies import read_table, write_table
 from millpond.serving.http.bodies.json_bodies import JsonFetch
 from millpond.serving.http.limits import Limits
 from millpond.serving.messages import Target
@@ -55,8 +56,9 @@ from millpond.state.checkpoint.format.segment import (
 )
 from millpond.state.types.descriptor import StateDescriptor, StateKind
 from tests.fuzz.feature_values import FEATURE_DECODERS
+from tests.fuzz.shelf import SHELF
+from tests.fuzz.spilled import SPILLED
 
-SHELF = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108 - files of this process alone
 TABLE_PATH = SHELF / f"millpond-fuzz-{os.getpid()}.table"
 atexit.register(TABLE_PATH.unlink, missing_ok=True)
 CODE = pa.schema([("code", pa.string())])
@@ -310,6 +312,7 @@ LAYOUT = Layout(4, 128)
 BLOB = _blob(pa.table({"a": [1, 2], "b": ["x", None]}), LAYOUT)
 ROUTE = Target("route", "group_by", "c0ffee", {"origin": "string", "n": "long"}, {}, {"count": "long"}, ("route",))
 ASKED = b'{"requests": [{"keys": {"origin": "EWR", "n": 1}, "at": 0}], "features": ["count"]}'
+ASKED_IN_ARROW = write_table(pa.table({"origin": ["EWR", None], "n": [1, 2]}))
 FETCH = JsonFetch(ROUTE, Limits())
 ANSWERED = b'{"results": [{"at": 5, "features": {"count": 3}, "states": {}, "errors": {}, "batch_end_ms": 4}]}'
 
@@ -355,6 +358,8 @@ OTHERS = {
     "frame of a host": Fuzzed(_frame, _frame_bytes(), expected=(CorruptionError, UnavailableError)),
     "packed rows": Fuzzed(lambda data: read_blob(data, LAYOUT), BLOB),
     "body of a fetch": Fuzzed(FETCH.read, ASKED),
+    "body of a fetch in Arrow": Fuzzed(lambda data: read_table(data, ROUTE, Limits()), ASKED_IN_ARROW),
+    "entry of the catalogue in Redis": Fuzzed(lambda data: _decode_entry("gates", data), _UNDECLARED),
     "answer of the service": Fuzzed(_answer, ANSWERED, expected=(UnavailableError,)),
     "URL of a store": Fuzzed(_url(open_store), b"lmdb:///a/b?sync=false&map_bytes=4mb", expected=(OptionError,)),
     "URL of Redis": Fuzzed(_url(open_store), b"redis+cluster://ada:pw@one:7000,two?prefix=x", expected=(OptionError,)),
@@ -367,6 +372,7 @@ OTHERS = {
 DECODERS = {
     **{name: Fuzzed(*given) for name, given in FEATURE_DECODERS.items()},
     **CHECKPOINTS,
+    **{name: Fuzzed(*given) for name, given in SPILLED.items()},
     **LOOKUPS,
     **OTHERS,
 }

@@ -23,6 +23,9 @@ from millpond.features.stored.format_1 import definition_hash
 from millpond.features.stored.value_header import HEADER, with_header
 from millpond.features.types import parse_type
 from millpond.kv import Get, MemoryStore, Put
+from millpond.spark.features.tiles import slots
+from millpond.spark.features.tiles.leaves import ROOT_FORMAT_VERSION, decode_root, encode_root
+from millpond.spark.features.tiles.slots import Block, decode_block, decode_markers, encode_block, encode_markers
 from millpond.spark.features.upload_lease import LEASE_DATASET, UploadLease
 from tests.features.oracle import DAY, MINUTE
 from tests.features.test_codec import GOLDEN, golden_plan
@@ -108,6 +111,7 @@ VALUE_ROW = VALUES.encode_values(
     B,
 )
 HEAD = 5 + len(WIDE.cells.cells) * 4
+BLOCK = encode_block(WIDE.tile_codec, Block({KEY: WIDE.tile_codec.pack(COLLECTED)[1]}, {}, complete=True))
 ENTITY = compile_group_by(
     GroupBy(
         "entity",
@@ -188,6 +192,21 @@ FEATURE_DECODERS = {
         sealed(2, KEY),
         HEADER.size,
         5 + len(ENTITY.tile_cells.cells) * 4,
+    ),
+    "block of tiles": (
+        lambda data: decode_block(WIDE.tile_codec, data),
+        BLOCK,
+        sealed(slots.FORMAT_VERSION, b""),
+        HEADER.size,
+        0,
+    ),
+    "markers of a slot": (decode_markers, encode_markers({KEY: 3}), sealed(slots.FORMAT_VERSION, b""), HEADER.size, 0),
+    "root of a block": (
+        decode_root,
+        encode_root([0, 1_000, 2_000_000_000], complete=True),
+        sealed(ROOT_FORMAT_VERSION, b""),
+        HEADER.size,
+        0,
     ),
     "upload lease": (lease, stored_lease(), sealed(1, b"route"), HEADER.size, 0),
 }

@@ -49,7 +49,7 @@ def seeds(usual):
 
 def test_keyed_state_keeps_every_list_whatever_dies_where():
     batches = steps = 0
-    for seed in seeds(300):
+    for seed in seeds(1_200):
         world = World(seed, BATCHES)
         history = world.run()
         assert not history.faults, f"seed {seed}: {dict(history.faults)}\n" + "\n".join(world.trace)
@@ -106,7 +106,7 @@ def test_a_planted_fault_is_found_by_its_name(fault, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*could not be deleted")
 def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_disk_does():
     failures = processes = 0
-    for seed in seeds(100):
+    for seed in seeds(400):
         world = StoredWorld(seed).run()
         assert not world.faults, f"seed {seed}: {dict(world.faults)}"
         failures, processes = failures + world.failures, processes + world.processes
@@ -116,7 +116,7 @@ def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_di
 
 def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_tiles_fails():
     failures = answers = 0
-    for seed in seeds(100):
+    for seed in seeds(400):
         world = TileWorld(seed)
         assert world.run() == [], f"seed {seed}"
         failures, answers = failures + world.failures, answers + len(world.answers)

@@ -64,6 +64,22 @@ def test_a_disk_that_takes_nothing_is_named(monkeypatch):
         SegmentSpool(memory_bytes=0).keep(b"data")
 
 
+def test_an_altered_or_cut_segment_is_not_given_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spool = SegmentSpool(memory_bytes=0)
+    first, second = spool.keep(b"a segment"), spool.keep(b"the next one")
+    for bit in range(8 * len(b"a segment")):
+        os.pwrite(spool._file, bytes([b"a segment"[bit // 8] ^ 1 << bit % 8]), bit // 8)
+        with pytest.raises(CorruptionError, match=r"not as it was written.*restore"):
+            first()
+        os.pwrite(spool._file, b"a segment", 0)
+    assert (first(), second()) == (b"a segment", b"the next one")
+    os.truncate(spool._file, 12)
+    with pytest.raises(CorruptionError, match="3 bytes, expected 12"):
+        second()
+    assert first() == b"a segment"
+
+
 @pytest.fixture
 def nothing_in_memory(monkeypatch):
     """Every segment goes through a file."""

@@ -4,7 +4,8 @@ A full checkpoint is as large as the state, and a version must be stored whole o
 encoded one by one, and wait here in bounded memory until the manifest is made.
 
 The file never has a name, so nothing is left behind whatever happens. It is freed once nothing refers to the spool or
-one of its segments.
+one of its segments. What it gives back is compared with a checksum in memory, so that no altered segment is stored as
+a part of a checkpoint.
 """
 
 import os
@@ -13,7 +14,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from millpond.errors import UnavailableError
+import xxhash
+
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.checkpoint.format.segment import checksum_of
 
 MEMORY_BYTES = 8 << 20
@@ -95,7 +98,8 @@ class SegmentSpool:
                 "some space there, or point TMPDIR to a larger disk."
             ) from error
         self._end += length
-        return lambda: self._read(start, length)
+        checksum = xxhash.xxh3_64_intdigest(data)
+        return lambda: self._read(start, length, checksum)
 
     def kept(self, part: Part) -> Part:
         """Return the same part with its bytes in the spool."""
@@ -108,11 +112,12 @@ class SegmentSpool:
             weakref.finalize(self, os.close, self._file)
         return self._file
 
-    def _read(self, start: int, length: int) -> bytes:
+    def _read(self, start: int, length: int, checksum: int) -> bytes:
         assert self._file is not None  # noqa: S101 - for the type checker; something was written to it
         data = os.pread(self._file, length, start)
-        if len(data) != length:
-            raise UnavailableError(
-                f"a segment that waited in a file in {tempfile.gettempdir()} has {len(data)} bytes, expected {length}."
+        if len(data) != length or xxhash.xxh3_64_intdigest(data) != checksum:
+            raise CorruptionError(
+                f"a segment that waited in a file in {tempfile.gettempdir()} is not as it was written: {len(data)} "
+                f"bytes, expected {length}. The checkpoint does not have it yet: restore."
             )
         return data

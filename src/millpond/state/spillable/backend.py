@@ -134,6 +134,7 @@ class SpillableBackend:
                     len(key_groups),
                     most_touches=monitor.most_touches,
                     on_many_touches=monitor.check_mapped,
+                    clock_ms=clock_ms,
                     **given,
                 ),
                 clock_ms,

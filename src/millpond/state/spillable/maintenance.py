@@ -142,6 +142,7 @@ class Maintenance:
 
     def _work(self, started_ns: int) -> None:
         self._monitor.check_mapped()
+        self._migrator.files.check_again_if_due()
         urgent = self._monitor.is_urgent
         until_ns = started_ns + (URGENT_SLICE_MS if urgent else BUSY_SLICE_MS) * 1_000_000
         if not urgent and started_ns < self._rest_until_ns:

@@ -68,6 +68,11 @@ class SpillFiles:
         for file in list(self._files.values()):
             file.forget_pages()
 
+    def check_again_if_due(self) -> None:
+        """Have pages compared with their checksums again before they are used, if the last time was long ago."""
+        for file in list(self._files.values()):
+            file.check_again_if_due()
+
     def close(self) -> None:
         """Free all space. Idempotent."""
         for file in self._files.values():
