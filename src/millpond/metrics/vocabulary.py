@@ -120,6 +120,13 @@ VOCABULARY: dict[str, tuple[Metric, ...]] = {
         _counter(
             "lookup_given_up", "table", "Events that left without a row after their retries.", "missingGivenUpCount"
         ),
+        _counter(
+            "lookup_owner_asks",
+            "table result",
+            "Keys that were asked of their owner, by result: ok, or failure if they were loaded here instead.",
+            "ownerAskCount",
+            "ownerFailureCount",
+        ),
         _gauge("lookup_latest_load_seconds", "table", "Duration of the latest load.", "latestLoadTime"),
         _gauge("lookup_cached_records", "table", "Keys in the cache.", "numCachedRecord"),
         _gauge("lookup_cached_bytes", "table", "Estimated bytes of the keys in the cache.", "numCachedBytes"),

@@ -115,6 +115,10 @@ def _lookup_families() -> list[Family]:
                 "millpond_lookup_retries_total", stats.missing_retry_count - found, name=table.name, result="miss"
             )
             told.count("millpond_lookup_given_up_total", stats.missing_given_up_count, name=table.name)
+        if stats.owner_ask_count:
+            failed = stats.owner_failure_count
+            told.count("millpond_lookup_owner_asks_total", stats.owner_ask_count - failed, name=table.name)
+            told.count("millpond_lookup_owner_asks_total", failed, name=table.name, result="failure")
         if stats.num_cached_record is not None:
             told.gauge("millpond_lookup_cached_records", stats.num_cached_record, name=table.name)
         if stats.num_cached_bytes is not None:
