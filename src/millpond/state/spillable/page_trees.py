@@ -55,24 +55,23 @@ class PageTree:
         for page in chain(kept, written):
             owner[page] = number
         self.record = record
-        if self._remaining:
-            self._remaining = [page for page in self._remaining if owner[page] == number]
 
     def check_again(self) -> None:
         """Take no page for checked any more."""
         self._remaining = None
 
     def remaining(self) -> list[int]:
-        """Return the pages that may not be checked."""
+        """Return the pages that may not be checked, and perhaps some that have left the tree."""
         if self._remaining is None:
             self._remaining = self.pages()
         return self._remaining
 
     def check_some(self, most: int) -> None:
         """Check some pages that may not be checked."""
-        pages = self.remaining()
-        self._sums.check_all(pages[:most])
-        self._remaining = pages[most:]
+        pages, owner = self.remaining(), self._sums.owner
+        # Others have left the tree since.
+        self._sums.check_all(page for page in pages[-most:] if owner[page] == self._number)
+        del pages[-most:]
 
     def pages(self) -> list[int]:
         """Return all branches and leaves."""
