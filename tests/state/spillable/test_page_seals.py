@@ -289,6 +289,8 @@ def check_pages(file, database):
     assert len(tree._branches) == found["branch_pages"]
     assert len(tree.pages()) == found["branch_pages"] + found["leaf_pages"]
     assert {page for page, number in enumerate(owner) if number == tree._number} == set(tree.pages())
+    if database not in file._seals.unchecked:
+        assert all(file._seals._sums._is_checked[page] for page in tree.pages())
 
 
 def test_a_backend_with_an_altered_page_says_that_it_is_to_be_restored(world):
