@@ -134,6 +134,13 @@ def test_no_bit_can_be_flipped_unnoticed(keys, tmp_path):
         other.unlink()
 
 
+def test_a_value_that_python_cannot_represent_is_refused_by_the_file_name(tmp_path):
+    times = pa.array([0], pa.timestamp("us", tz="Mars/Phobos"))
+    table = MappedTable.of(pa.table({"code": ["JFK"], "at": times}), ["code"], tmp_path / "t.table")
+    with pytest.raises(DataError, match=r"t\.table.*Mars/Phobos"):
+        table.find([("JFK",)])
+
+
 def test_a_file_of_another_version_is_refused_with_both_versions(tmp_path):
     path = tmp_path / "t.table"
     MappedTable.of(pa.table({"code": ["JFK"]}), ["code"], path)

@@ -231,8 +231,9 @@ class MappedTable:
         taken = taken.take(pa.array([place for places in spans_of for place in places], pa.int64()))
         try:
             rows = iter(list(zip(*(column.to_pylist() for column in taken.columns), strict=True)))
-        except (ValueError, ArithmeticError) as error:
-            raise DataError(f"lookup table file {self.path}: a value is out of Python's range: {error}") from error
+        # A time zone that Python does not know is a KeyError.
+        except (ValueError, ArithmeticError, LookupError) as error:
+            raise DataError(f"lookup table file {self.path}: Python cannot represent a value: {error!r}") from error
         return {key: [next(rows) for _ in places] for key, places in zip(keys, spans_of, strict=True)}
 
     def _first(self, entries: Positions) -> Positions:
