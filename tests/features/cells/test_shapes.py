@@ -71,3 +71,26 @@ def test_shaped_cells_merge_in_any_order_and_grouping_and_a_delete_undoes_a_coll
             early = cell.delete(cell.empty, parts[1])
             assert stored(cell.merge(early, cell.merge(parts[0], parts[1]))) == before[0]
         assert list(map(stored, parts)) == before, "a merge or delete changed what it was given"
+
+
+@pytest.mark.parametrize("shape", [None, *SHAPES])
+def test_many_stored_cells_are_decoded_as_each_is(shape):
+    shaped, column = SHAPES[shape] if shape else (lambda cell: cell, lambda values: values)
+    for name, types in TYPES_OF.items():
+        for type_ in types:
+            for cell in map(shaped, cells_of(name, type_)):
+                if cell.decode_all is not None:
+                    check_decode_all(cell, column(values_of(type_)))
+
+
+def check_decode_all(cell, values):
+    @given(columns=st.lists(st.lists(values, max_size=3), max_size=3))
+    @settings(deadline=None, max_examples=10)
+    def check(columns):
+        cells = [cell.collect([0] * len(column), column) for column in columns]
+        assert (
+            cell.decode_all([msgspec.msgpack.decode(msgspec.msgpack.encode(cell.encode(one))) for one in cells])
+            == cells
+        )
+
+    check()

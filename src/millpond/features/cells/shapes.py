@@ -147,6 +147,7 @@ def element_wise(inner: CellOperation) -> CellOperation:
         delete=delete if inner.delete else None,
         encode=lambda cell: list(map(inner.encode, cell)),
         decode=decode,
+        decode_all=None,
         size=lambda cell: value_bytes(cell) + sum(map(inner.size, cell)),
         kind="",
     )
@@ -262,6 +263,7 @@ def _dict_cells(
         delete=delete if inner.delete else None,
         encode=encode,
         decode=decode,
+        decode_all=None,
         size=size,
         kind="",
     )
