@@ -12,6 +12,7 @@ The figure is rows per second of the median batch after warm-up, by Spark's own 
 (`triggerExecution`), and for batches of 10 rows the seconds of that batch. Every engine warms up for about 15
 seconds at each size: a young JVM spends as long on compiling as on the rows, and a stream runs for days. PySpark's
 operators take as long for one batch: they, and pandas in general, get one warm-up batch and two that count.
+Their second counted batch is still a little faster than the first, so the ratios to them are rather too high.
 `transformWithStateInPandas` runs at 20,000 rows and keys instead of 100,000.
 
 Each engine is a Spark application of its own, so that none finds what another has left in Spark's Python
