@@ -226,6 +226,6 @@ def test_the_sample_becomes_smaller_with_keys_that_are_never_put_too(monkeypatch
     distances = ReuseDistances()
     for number in range(60_000):
         if (spread := hash((number,))) < distances.limit:
-            distances.use_if_put(spread)
+            distances.use_in_turn([spread], only_put=True)
     assert distances.share == reuse_distances._LEAST_SHARE
     assert rates(distances, [1_000_000], 60_000) == pytest.approx([0.0], abs=0.02)

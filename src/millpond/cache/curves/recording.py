@@ -128,8 +128,8 @@ class Recording:
         self._use_waiting()
         self.requests += count
         if self._fed_apart:
-            for spread in filter(self._distances.limit.__gt__, map(hash, cells)):
-                self._use(spread)
+            self._distances.use_in_turn(list(filter(self._distances.limit.__gt__, map(hash, cells))), only_put=True)
+            self.limit = self._distances.limit
             self._requests_used = self.requests
             return
         spreads: Iterable[int] = map(hash, cells)
@@ -164,33 +164,35 @@ class Recording:
             self._use_waiting()
 
     def _use_waiting(self) -> None:
+        """Count the waiting keys of the sample, one after the other; during a burst, every waiting key."""
         waiting, self._waiting = self._waiting, []
-        for spread in waiting:
-            self._use(spread)
         self._requests_used = self.requests
-
-    def _use(self, spread: int) -> None:
-        """Count a key of the sample, or any key during a burst."""
-        distances, miniatures, near = self._distances, self._miniatures, self._near
+        distances, near = self._distances, self._near
         if self._fed_apart:
-            distances.use_if_put(spread)
+            distances.use_in_turn(waiting, only_put=True)
             self.limit = distances.limit
             return
         if near.is_on:
-            near.use(spread, self.requests)
-        if spread >= distances.limit:
-            if not near.is_on:
-                self.limit = distances.limit
+            waiting = list(filter(distances.limit.__gt__, self._seen_near(waiting)))
+        before = distances.now
+        self._simulate_in_turn(waiting, distances.use_in_turn(waiting))
+        self._fit_if_due(before)
+        self.limit = EVERY_HASH if near.begin_if_due(self.requests) else distances.limit
+
+    def _simulate_in_turn(self, spreads: list[int], distances: list[float]) -> None:
+        miniatures = self._miniatures
+        if miniatures is None:
             return
-        distance = distances.use(spread)
-        if not near.is_on:
-            self.limit = distances.limit
-        if miniatures is not None and spread < miniatures.limit:
-            miniatures.use(spread, distance, self.requests)
-        if not distances.now % _USES_PER_FIT:
+        limit = miniatures.limit
+        for spread, distance in zip(spreads, distances, strict=True):
+            if spread < limit:
+                miniatures.use(spread, distance, self.requests)
+                limit = miniatures.limit
+
+    def _fit_if_due(self, before: int) -> None:
+        """Fit the miniatures if that is due since the time `before`."""
+        if self._distances.now // _USES_PER_FIT > before // _USES_PER_FIT:
             self.fit_miniatures()
-        if near.begin_if_due(self.requests):
-            self.limit = EVERY_HASH
 
     def _seen_near(self, spreads: list[int]) -> list[int]:
         """Count keys in the burst until it ends. Return the same keys."""
@@ -215,8 +217,7 @@ class Recording:
             if simulated:
                 asked, apart = zip(*simulated, strict=True)
                 miniatures.use_together(asked, apart, self.requests)
-        if distances.now // _USES_PER_FIT > before // _USES_PER_FIT:
-            self.fit_miniatures()
+        self._fit_if_due(before)
 
     def fit_miniatures(self) -> None:
         """Start new miniatures if the cache's size changed by `_RESIZED` or more; else attend to the present ones."""

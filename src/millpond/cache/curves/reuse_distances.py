@@ -53,6 +53,7 @@ PER_OCTAVE: Final = 32
 """The number of buckets from one power of two to the next."""
 
 BUCKETS: Final = 40 * PER_OCTAVE
+_NEW = float("inf")
 _COMPARED_TOGETHER = 8
 _LARGE_BATCH = 64
 """The least number of keys in a batch that is counted with numpy, which has a fixed cost of some dozen microseconds."""
@@ -116,49 +117,62 @@ class ReuseDistances:
 
     def use(self, spread: int) -> float:
         """Count a request of a sampled key, given by its hash. Return its distance, infinite for a new key."""
-        if self.now == _LATEST:
-            self._renumber()
-        self._left -= 1
+        return self.use_in_turn((spread,))[0]
+
+    def use_in_turn(self, spreads: Sequence[int], *, only_put: bool = False) -> list[float]:
+        """Count requests of sampled keys, one after the other. Return their distances.
+
+        Args:
+            spreads: the hashes of the keys.
+            only_put: whether a key is in the cache only after `put`. Before, it counts as a miss at every size.
+        """
+        self._left -= len(spreads)
         if self._left <= 0 and self.share > _LEAST_SHARE:
             self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
-            if spread >= self.limit:
-                return float("inf")
-        hashes, uses, recency = self._hashes, self._uses, self._recency
-        self.now = now = self.now + 1
-        if now % _USES_PER_PROFILE == 0:
-            self._take_profile()
-        place = bisect_left(hashes, spread)
-        if place == len(hashes) or hashes[place] != spread:
-            hashes.insert(place, spread)
-            uses.insert(place, now)
-            self._weights.insert(place, 0)
+        if self.now > _LATEST - len(spreads):
+            self._renumber()
+        hashes, uses, recency, counts = self._hashes, self._uses, self._recency, self._counts
+        limit, share, weight, cold = self.limit, self.share, 1 / self.share, 0
+        before = now = self.now
+        found: list[float] = []
+        for spread in spreads:
+            place = bisect_left(hashes, spread)
+            if place < len(hashes) and hashes[place] == spread:
+                now += 1
+                used = bisect_left(recency, uses[place])
+                # The middle of the range of true distances that this many sampled keys stand for.
+                distance = (len(recency) - used - 0.5) / share
+                del recency[used]
+                uses[place] = now
+                counts[int(log2(distance + 1) * PER_OCTAVE)] += weight
+            else:
+                distance = _NEW
+                if only_put or spread >= limit:
+                    # Of a key that just left the sample, nothing is known.
+                    cold += spread < limit
+                    found.append(distance)
+                    continue
+                cold += 1
+                now += 1
+                hashes.insert(place, spread)
+                uses.insert(place, now)
+                self._weights.insert(place, 0)
             recency.append(now)
-            self._cold += 1 / self.share
-            if len(hashes) > _MOST_KEYS:
-                self._lower_the_limit(hashes[_KEPT_KEYS])
-            return float("inf")
-        used = bisect_left(recency, uses[place])
-        # The middle of the range of true distances that this many sampled keys stand for.
-        distance = (len(recency) - used - 0.5) / self.share
-        del recency[used]
-        recency.append(now)
-        uses[place] = now
-        self._counts[int(log2(distance + 1) * PER_OCTAVE)] += 1 / self.share
-        return distance
+            found.append(distance)
+        self.now = now
+        self._cold += cold * weight
+        self._end_uses(before)
+        return found
 
-    def use_if_put(self, spread: int) -> None:
-        """Like `use`, for a key that is in the cache only after `put`. Before, it counts as a miss at every size."""
-        place = bisect_left(self._hashes, spread)
-        if place < len(self._hashes) and self._hashes[place] == spread:
-            self.use(spread)
-        else:
-            self._cold += 1 / self.share
-            self._left -= 1
-            if self._left <= 0 and self.share > _LEAST_SHARE:
-                self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
+    def _end_uses(self, before: int) -> None:
+        """Take a profile if one is due since the time `before`, and keep the sample bounded."""
+        if self.now // _USES_PER_PROFILE > before // _USES_PER_PROFILE:
+            self._take_profile()
+        if len(self._hashes) > _MOST_KEYS:
+            self._lower_the_limit(self._hashes[_KEPT_KEYS])
 
     def put(self, spread: int) -> None:
-        """Record that a sampled key was put. From then on, `use_if_put` counts its distances."""
+        """Record that a sampled key was put. From then on, `use_in_turn` counts its distances with `only_put`."""
         place = bisect_left(self._hashes, spread)
         if place == len(self._hashes) or self._hashes[place] != spread:
             cold = self._cold
@@ -176,12 +190,9 @@ class ReuseDistances:
         before = self.now
         distances = self._use_in_columns(spreads) if len(spreads) >= _LARGE_BATCH else self._use_each(spreads)
         self._left -= len(spreads)
-        if self.now // _USES_PER_PROFILE > before // _USES_PER_PROFILE:
-            self._take_profile()
         if self._left <= 0 and self.share > _LEAST_SHARE:
             self._lower_the_limit(_LEAST_HASH + int(self.share / 2 * _HASHES))
-        if len(self._hashes) > _MOST_KEYS:
-            self._lower_the_limit(self._hashes[_KEPT_KEYS])
+        self._end_uses(before)
         return distances
 
     def _use_each(self, spreads: Sequence[int]) -> list[float]:
