@@ -20,7 +20,7 @@ WARM, ONCE, KILLED = 1_000_000, 0, 2_000_000
 """Where the keys of each part begin."""
 
 KEYS = 400
-PATIENCE_S = 60
+PATIENCE_S = 100
 
 
 def squares(folder: Path) -> PythonLookup:
@@ -84,6 +84,23 @@ def acquainted(spark: SparkSession, table: LookupTable, calls: Calls) -> int:
     raise AssertionError("the keys came to an end")
 
 
+def as_spark_until_one_died(spark: SparkSession, table: LookupTable, died: Path) -> bool:
+    """Join new keys until a process died that loaded for another. Return whether each join has the rows of Spark's own.
+
+    A process on a busy machine may hear so late of the other that it loads all keys of a join by itself.
+    """
+    until = time.monotonic() + PATIENCE_S
+    first = KILLED
+    while True:
+        joined = lookup_join(events_from(spark, first), table, on="number", share_cache=True)
+        is_right = as_spark(spark, joined, first)
+        if not is_right or died.exists():
+            return is_right
+        if time.monotonic() > until:
+            raise AssertionError("no process asked the other for a key")
+        first += KEYS
+
+
 def run(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """What happens when each key is looked up by both executors, when keys are invalidated, and when an owner dies."""
     options = {
@@ -111,10 +128,8 @@ def run(spark: SparkSession, folder: Path) -> dict[str, Any]:
         table.invalidate([(key,) for key in range(0, KEYS, 2)])
         told["invalidated as Spark"] = as_spark(spark, joined, ONCE)
         told["loaded again"] = sorted(key for _, key in calls.new())
-        joined = lookup_join(events_from(spark, KILLED), table, on="number", share_cache=True)
         before = table.stats()
-        told["killed as Spark"] = as_spark(spark, joined, KILLED)
-        told["died"] = (folder / "died").exists()
+        told["killed as Spark"] = as_spark_until_one_died(spark, table, folder / "died")
         told["failed with the owner"] = table.stats().since(before).owner_failure_count
     return told
 
