@@ -1,5 +1,6 @@
 """What is served is known without making a request wait, until it is too old to be believed."""
 
+import asyncio
 import threading
 
 import pytest
@@ -142,3 +143,53 @@ def test_the_border_is_the_landed_batchs_own_while_a_new_batch_lands():
     upload(known.store, ROUTE_PLAN, {}, BATCH_END_MS + DAY_MS, landing_ms=3)
     known.infos.refresh()
     assert (before.batch_end_ms, known.group.served.landed.batch_end_ms) == (BATCH_END_MS, BATCH_END_MS + DAY_MS)
+
+
+def test_a_caller_that_is_cancelled_leaves_the_refresh_to_those_who_wait_for_it():
+    known = Known()
+    known.clock.now_ms = 16_000
+
+    async def two_callers():
+        first, second = (asyncio.create_task(known.infos.ensure_async()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        known.later.run()
+        return first.cancelled(), await second
+
+    assert asyncio.run(two_callers()) == (True, None)
+
+
+def test_a_refresh_without_a_thread_is_a_failure_and_the_next_caller_begins_another():
+    known = Known()
+    threads = [RuntimeError("can't start new thread")]
+
+    def background(work):
+        if threads:
+            raise threads.pop()
+        known.later(work)
+
+    infos = ServingInfos(known.store, {"route": known.group}, clock=known.clock, background=background)
+    with pytest.raises(UnavailableError, match="can't start new thread"):
+        infos.ensure()
+    flight = infos.begin()
+    known.later.run()
+    assert (infos.failures, flight.result(0)) == (1, None)
+
+
+def test_a_request_that_meets_a_new_batch_cleans_up_itself_if_there_is_no_thread_for_it():
+    known, done = Known(), []
+
+    def background(_work):
+        raise RuntimeError("can't start new thread")
+
+    infos = ServingInfos(
+        known.store,
+        {"route": known.group},
+        clock=known.clock,
+        background=background,
+        on_landing=lambda _group, landed, _in_request: lambda: done.append(landed.info.batch_landing_ms),
+    )
+    upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+    (rows,) = known.store.get_many([infos.confirm_get("route")])
+    assert (infos.learn(known.group, rows).landed.info.batch_landing_ms, done) == (2, [2])

@@ -124,7 +124,8 @@ class ServingInfos:
         """Like `ensure`, without blocking the event loop."""
         flight = self.begin()
         if flight is not None:
-            await asyncio.wrap_future(flight)
+            # Other callers wait for the same refresh: it goes on if this caller is cancelled.
+            await asyncio.shield(asyncio.wrap_future(flight))
 
     def must_wait(self) -> bool:
         """Return whether what is known is too old, or missing, so that a caller must wait for a refresh."""
@@ -147,7 +148,7 @@ class ServingInfos:
         if must_wait and self._refresh_ms == 0:
             self._run(flight)
         else:
-            self._background(lambda: self._run(flight))
+            self._begin_beside(flight)
         return flight if must_wait else None
 
     def refresh(self) -> None:
@@ -178,18 +179,39 @@ class ServingInfos:
         self._lock = threading.Lock()
         self._flight = None
 
+    def _is_begun(self, work: Callable[[], None]) -> bool:
+        """Begin some work in the background; return False if that has no thread for it."""
+        try:
+            self._background(work)
+        except RuntimeError:
+            return False
+        return True
+
+    def _begin_beside(self, flight: "Future[None]") -> None:
+        """Begin a refresh in the background; if that has no thread for it, the refresh has failed."""
+        try:
+            self._background(lambda: self._run(flight))
+        except RuntimeError as error:
+            self.failures += 1
+            failure = UnavailableError(f"the serving infos could not be read: {error}. Try again.")
+            failure.__cause__ = error
+            self._fail(flight, failure)
+
     def _run(self, flight: "Future[None]") -> None:
         try:
             self._read_with_retries()
         except BaseException as error:  # noqa: BLE001 - it is raised in everyone who waits
-            with self._lock:
-                self._flight = None
-                self._not_before_ms = self._clock() + self._refresh_ms // 2
-            flight.set_exception(error)
+            self._fail(flight, error)
         else:
             with self._lock:
                 self._flight = None
             flight.set_result(None)
+
+    def _fail(self, flight: "Future[None]", error: BaseException) -> None:
+        with self._lock:
+            self._flight = None
+            self._not_before_ms = self._clock() + self._refresh_ms // 2
+        flight.set_exception(error)
 
     def _read_with_retries(self) -> None:
         for pause in (*_PAUSES_SECONDS, None):
@@ -274,11 +296,8 @@ class ServingInfos:
         if landed is not None and landed is not before.landed and self._on_landing is not None:
             follow_up = self._on_landing(group, landed, in_request)
         group.served = served
-        if follow_up is not None:
-            if in_request:
-                self._background(follow_up)
-            else:
-                follow_up()
+        if follow_up is not None and not (in_request and self._is_begun(follow_up)):
+            follow_up()
         return served
 
 
