@@ -6,13 +6,13 @@ import threading
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.features import DAY_MS, SERVING_INFO_DATASET
+from millpond.features import DAY_MS, HOUR_MS, SERVING_INFO_DATASET
 from millpond.kv import Put
 from millpond.serving import Fetcher
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.groups.serving_info import ServingInfos
 
-from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, WatchedStore, upload
+from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, Stream, WatchedStore, upload
 
 
 class Known:
@@ -193,3 +193,44 @@ def test_a_request_that_meets_a_new_batch_cleans_up_itself_if_there_is_no_thread
     upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
     (rows,) = known.store.get_many([infos.confirm_get("route")])
     assert (infos.learn(known.group, rows).landed.info.batch_landing_ms, done) == (2, [2])
+
+
+def test_a_read_that_began_before_a_refresh_does_not_undo_it():
+    known = Known()
+
+    class OvertakenStore(WatchedStore):
+        """A batch lands after these rows were read, and is refreshed before they are taken."""
+
+        def get_many(self, gets):
+            rows = known.store.get_many(gets)
+            upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+            if not self.asked:
+                self.asked.append(gets)
+                slow.refresh()
+            return rows
+
+    slow = ServingInfos(OvertakenStore(), {"route": known.group}, clock=known.clock, background=known.later)
+    slow.refresh()
+    assert known.landing_ms == 2
+
+
+def test_what_is_learned_of_a_batch_does_not_undo_what_was_read_of_its_stream_meanwhile():
+    known, stream = Known(), Stream(WatchedStore(), ROUTE_PLAN)
+
+    def on_landing(_group, _landed, in_request):
+        if in_request:
+            stream.publish(NOON_MS - HOUR_MS)
+            infos.refresh()
+        return lambda: None
+
+    infos = ServingInfos(
+        stream.store, {"route": known.group}, clock=known.clock, background=known.later, on_landing=on_landing
+    )
+    upload(stream.store, ROUTE_PLAN, {}, landing_ms=2)
+    stream.publish(NOON_MS)
+    infos.refresh()
+    upload(stream.store, ROUTE_PLAN, {}, landing_ms=3)
+    (rows,) = stream.store.get_many([infos.confirm_get("route")])
+    served = infos.learn(known.group, rows)
+    assert (served.restarts, served.closed_ms) == (1, NOON_MS - HOUR_MS)
+    assert known.group.served is served

@@ -28,6 +28,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import count
 
 import msgspec
 
@@ -105,6 +106,10 @@ class ServingInfos:
         self._read_of_group_ms: dict[str, int] = {}
         self._out_of_reach: dict[str, LandedBatch] = {}
         self._not_before_ms = 0
+        self._reads = count()
+        self._infos_taken: dict[str, int] = {}
+        self._closing_taken: dict[str, int] = {}
+        """For each GroupBy the number of the latest read whose record, or whose closing time, was taken."""
         self.refreshes = 0
         self.failures = 0
         self.gets = 0
@@ -165,7 +170,7 @@ class ServingInfos:
 
     def learn(self, group: ServedGroup, rows: Sequence[TimedValue]) -> Served:
         """Take the store's answer to `confirm_get`, and return what is served by it."""
-        return self._take(group, rows, None, in_request=True)
+        return self._take(group, rows, None, next(self._reads), in_request=True)
 
     def infos(self) -> dict[str, ServingInfo | None]:
         """Return the known records by name of GroupBy."""
@@ -226,7 +231,7 @@ class ServingInfos:
                 return
 
     def _read(self) -> None:
-        began_ms = self._clock()
+        began_ms, number = self._clock(), next(self._reads)
         groups = list(self._groups.values())
         gets = [self.confirm_get(group.name) for group in groups]
         tiled = [group for group in groups if group.is_tiled]
@@ -247,7 +252,7 @@ class ServingInfos:
             closing_rows = closing.get(group.name, ())
             # What is closed stays closed: without an answer the former closing time is kept.
             known = None if isinstance(closing_rows, UnavailableError) else closing_rows
-            self._take(group, rows, known, in_request=False)
+            self._take(group, rows, known, number, in_request=False)
             self._read_of_group_ms[group.name] = began_ms
         self.refreshes += 1
         self._read_ms = began_ms
@@ -268,9 +273,11 @@ class ServingInfos:
         group: ServedGroup,
         rows: Sequence[TimedValue],
         closing_rows: Sequence[TimedValue] | None,
+        number: int,
         *,
         in_request: bool,
     ) -> Served:
+        """Take what read `number` found, except what a later read has already replaced; return what is served."""
         raw = rows[-1].value if rows else None
         before = group.served
         if before.is_read and before.raw == raw:
@@ -281,7 +288,7 @@ class ServingInfos:
             known = self._out_of_reach.pop(group.name, None)
             if known is not None and landed is not None and known.info == landed.info:
                 landed = known
-        closed_ms = before.closed_ms
+        closed_ms: int | None = None
         if closing_rows is not None:
             try:
                 found = closing_time([row.value for row in closing_rows])
@@ -290,12 +297,23 @@ class ServingInfos:
                 found = None
                 self.failures += 1
             closed_ms = NEVER_MS if found is None else found
-        restarts = before.restarts + (closed_ms < before.closed_ms)
-        served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
         follow_up: Callable[[], None] | None = None
         if landed is not None and landed is not before.landed and self._on_landing is not None:
             follow_up = self._on_landing(group, landed, in_request)
-        group.served = served
+        with self._lock:
+            current = group.served
+            if number < self._infos_taken.get(group.name, number):
+                landed, problem, raw, follow_up = current.landed, current.problem, current.raw, None
+            elif current.is_read and current.raw == raw:
+                # Another read took the same record meanwhile: cached rows are compared by the identity of its batch.
+                landed, follow_up = current.landed, None
+            self._infos_taken[group.name] = max(number, self._infos_taken.get(group.name, number))
+            if closed_ms is None or number < self._closing_taken.get(group.name, number):
+                closed_ms = current.closed_ms
+            else:
+                self._closing_taken[group.name] = number
+            restarts = current.restarts + (closed_ms < current.closed_ms)
+            served = group.served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
         if follow_up is not None and not (in_request and self._is_begun(follow_up)):
             follow_up()
         return served
