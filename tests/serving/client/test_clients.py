@@ -333,6 +333,37 @@ def test_a_program_with_many_open_files_may_fetch(url):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("hedging", [{}, {"hedge_after_ms": 5_000}], ids=["plain", "hedged"])
+def test_a_forked_child_and_its_parent_get_their_own_answers(url, fetcher, hedging):
+    fetcher.values = {str(number): {"count_1h": number} for number in range(100)}
+
+    def wrong_answers(numbers):
+        asked = {number: client.fetch("route", {"origin": str(number), "carrier": None}) for number in numbers}
+        return [number for number, answer in asked.items() if answer.features["count_1h"] != number]
+
+    with FetchClient(url, timeout_ms=5_000, **hedging) as client:
+        wrong_answers(range(1))
+        wrong, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(tell, f"{wrong_answers(range(50))}".encode())
+            finally:
+                os._exit(0)
+        os.close(tell)
+        assert wrong_answers(range(50, 100)) == []
+        with os.fdopen(wrong) as told:
+            assert told.read() == "[]"
+        os.waitpid(child, 0)
+
+
+def test_a_hedging_client_that_was_closed_says_so(url):
+    with FetchClient(url, hedge_after_ms=5) as client:
+        client.fetch("route", EWR)
+    with pytest.raises(UnavailableError, match="is closed"):
+        client.fetch("route", EWR)
+
+
 def test_tasks_share_a_client_and_its_pool(url, fetcher):
     fetcher.values = {str(number): {"count_1h": number} for number in range(40)}
 
