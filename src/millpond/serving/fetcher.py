@@ -338,6 +338,8 @@ class Fetcher:
         """Forget the work of the parent process's threads, which do not exist in this process."""
         if self._budget is not None:
             self._budget.start()
+        if self._log is not None:
+            self._log.after_fork()
         self._infos.after_fork()
         self._answerer.after_fork()
         for group in self._groups.values():

@@ -68,8 +68,8 @@ def requests_of(prepared: Prepared, columns: dict[str, list[Any]], times: Sequen
 
 
 def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
-    """Return answers as a table."""
-    keys = {name: [answer.keys[name] for answer in answers] for name in prepared.target.keys}
+    """Return answers as a table; a key that a request did not need may be missing, and is null."""
+    keys = {name: [answer.keys.get(name) for answer in answers] for name in prepared.target.keys}
     columns = AnswerColumns(
         prepared.target, prepared.features, [(answer.features, answer.errors) for answer in answers]
     )
