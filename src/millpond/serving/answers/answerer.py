@@ -228,7 +228,7 @@ class Answerer:
     def _form_of(self, requests: Sequence[FetchRequest]) -> Form | None:
         """Return the form for a single request without context or explanation, if there is one."""
         request = requests[0] if len(requests) == 1 else None
-        if request is None or request.explain or request.context is not None:
+        if request is None or request.explain or request.context is not None or type(request.features) is list:
             return None
         return self._forms.get((request.name, request.features))
 
