@@ -37,7 +37,7 @@ def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
             f"once; the table has {table.column_names}"
         )
     return {
-        name: _as_values(parse_type(type_), table.column(name).to_pylist())
+        name: as_values(parse_type(type_), table.column(name).to_pylist())
         for name, type_ in known.items()
         if name in table.column_names
     }
@@ -102,6 +102,6 @@ def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
         raise DataError(f"column {name!r}: a value does not fit a column of type {type_}: {cause}") from cause
 
 
-def _as_values(type_: DataType, values: list[Any]) -> list[Any]:
+def as_values(type_: DataType, values: list[Any]) -> list[Any]:
     """Return the values with maps as dicts: Arrow returns them as lists of pairs."""
     return [None if value is None else dict(value) for value in values] if type_.kind == "map" else values
