@@ -171,6 +171,15 @@ def test_a_client_raises_what_the_fetcher_would(client_of, url, request_, error,
         assert client.fetch("route", EWR).errors == {}
 
 
+@pytest.mark.parametrize("value", [object(), 1j, "\ud800", {(1, 2): 3}], ids=["object", "complex", "surrogate", "pair"])
+@pytest.mark.parametrize("place", ["keys", "context"])
+def test_what_json_has_no_form_for_is_refused_as_the_fetcher_refuses_it(client_of, url, place, value):
+    given = {"keys": EWR, "context": {}}
+    given[place] = given[place] | {"origin": value}
+    with client_of(url) as client, pytest.raises(DataError, match="'route': a key, a field of the context or a time"):
+        client.fetch("route", **given)
+
+
 @pytest.mark.parametrize(
     ("failure", "error"),
     [(UnavailableError("away"), UnavailableError), (CorruptionError("torn"), CorruptionError)],
