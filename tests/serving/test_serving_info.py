@@ -234,3 +234,20 @@ def test_what_is_learned_of_a_batch_does_not_undo_what_was_read_of_its_stream_me
     served = infos.learn(known.group, rows)
     assert (served.restarts, served.closed_ms) == (1, NOON_MS - HOUR_MS)
     assert known.group.served is served
+
+
+def test_an_event_loop_reads_in_the_background_also_if_every_fetch_must_wait_for_it():
+    known = Known()
+    infos = ServingInfos(known.store, {"route": known.group}, refresh_ms=0, clock=known.clock, background=known.later)
+
+    async def ensure():
+        call = asyncio.create_task(infos.ensure_async())
+        await asyncio.sleep(0)
+        asked = len(known.store.asked)
+        known.later.run()
+        await call
+        return asked, len(known.store.asked)
+
+    assert asyncio.run(ensure()) == (0, 1)
+    infos.ensure()
+    assert (len(known.store.asked), known.later.work) == (2, [])

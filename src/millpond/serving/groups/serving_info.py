@@ -121,7 +121,7 @@ class ServingInfos:
         Raises:
             UnavailableError: it is too old, and the store does not answer.
         """
-        flight = self.begin()
+        flight = self.begin(may_block=True)
         if flight is not None:
             flight.result()
 
@@ -137,8 +137,12 @@ class ServingInfos:
         read_ms = self._read_ms
         return read_ms is None or self._clock() - read_ms >= self._wait_ms
 
-    def begin(self) -> "Future[None] | None":
-        """Begin a refresh if one is due; return it if the caller must wait for it."""
+    def begin(self, *, may_block: bool = False) -> "Future[None] | None":
+        """Begin a refresh if one is due; return it if the caller must wait for it.
+
+        Args:
+            may_block: whether the caller's thread may read itself, where every fetch must wait for a refresh.
+        """
         now_ms, read_ms = self._clock(), self._read_ms
         if read_ms is not None and now_ms - read_ms < self._refresh_ms:
             return None
@@ -150,7 +154,7 @@ class ServingInfos:
             if not must_wait and now_ms < self._not_before_ms:
                 return None
             flight = self._flight = Future()
-        if must_wait and self._refresh_ms == 0:
+        if must_wait and may_block and self._refresh_ms == 0:
             self._run(flight)
         else:
             self._begin_beside(flight)
