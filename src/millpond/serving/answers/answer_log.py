@@ -164,18 +164,18 @@ def _free(kind: str, name: str) -> str:
 def _table(rows: list[Logged]) -> Any:
     import pyarrow as pa
 
-    from millpond.serving.answers.answer_table import UNAVAILABLE_COLUMN, column, table_of
+    from millpond.serving.answers.answer_table import UNAVAILABLE_COLUMN, column, column_name, table_of
 
     prepared = rows[0][0]
     target = prepared.target
     answers = [answer for _, answer, _ in rows]
     table = table_of(prepared, answers)
     arrays: dict[str, Any] = {"name": pa.array([target.name] * len(rows), pa.string())}
-    arrays |= {_free("key", name): table.column(name) for name in target.keys}
+    arrays |= {_free("key", name): table.column(column_name("key", name)) for name in target.keys}
     arrays["time_ms"] = table.column("at")
     for name, type_ in target.context.items():
         arrays[f"context_{name}"] = column(type_, [context.get(name) for _, _, context in rows], name)
-    arrays |= {_free("feature", name): table.column(name) for name in prepared.features}
+    arrays |= {_free("feature", name): table.column(column_name("feature", name)) for name in prepared.features}
     ends = [answer.batch_end_ms for answer in answers]
     if target.kind == "join":
         arrays["batch_end_ms"] = pa.array(

@@ -79,15 +79,27 @@ def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
 def table_of_columns(
     prepared: Prepared, keys: dict[str, list[Any]], times: Sequence[int], answers: AnswerColumns
 ) -> pa.Table:
-    """Return a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``."""
-    arrays = {name: column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
+    """Return a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``.
+
+    A key or feature with the name of one of the table's own columns is in the column that `column_name` names.
+    """
+    arrays = {column_name("key", name): column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
     arrays[AT_COLUMN] = pa.array(times, pa.int64())
-    arrays |= answers.arrays
+    arrays |= {column_name("feature", name): values for name, values in answers.arrays.items()}
     arrays[UNAVAILABLE_COLUMN] = pa.array(answers.unavailable, pa.list_(pa.string()))
     arrays[ERRORS_COLUMN] = pa.array(
         [list(errors.items()) for errors in answers.errors], pa.map_(pa.string(), pa.string())
     )
     return pa.table(arrays)
+
+
+def column_name(kind: str, name: str) -> str:
+    """Return the name of the column of a key or feature: with a prefix if one of the table's own columns has its name.
+
+    >>> column_name("key", "origin"), column_name("feature", "errors")
+    ('origin', 'feature_errors')
+    """
+    return f"{kind}_{name}" if name in (AT_COLUMN, UNAVAILABLE_COLUMN, ERRORS_COLUMN) else name
 
 
 def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
