@@ -160,6 +160,8 @@ def test_negative_zero_is_the_key_zero():
         ({"origin": "JFK", "carier": "UA"}, ["'origin', 'carrier'", "'carier'"]),
         (("JFK",), ["'origin', 'carrier'", "('JFK',)"]),
         ("JF", ["'origin', 'carrier'", "'JF'"]),
+        (None, ["'origin', 'carrier'", "None"]),
+        ({"JFK", "UA"}, ["'origin', 'carrier'", "'JFK'"]),
         (("JFK", 7), ["'carrier'", "string", "7", "int"]),
         (("JFK", "\ud800"), ["'carrier'", "surrogates"]),
     ],

@@ -8,8 +8,9 @@ import lmdb
 import pytest
 
 from millpond.errors import CorruptionError, MissingDependencyError, OptionError, UnavailableError
-from millpond.kv import LmdbStore, Put
+from millpond.kv import Get, LmdbStore, Put
 from millpond.kv.lmdb import layout as lmdb_layout
+from millpond.kv.lmdb.environment import Environment
 from tests.kv.lmdb_rows import run_child
 
 
@@ -88,3 +89,25 @@ def test_a_store_that_two_threads_open_at_once_gives_its_files_back_when_closed(
     # The environment is unused, so its durability may change.
     with closing(LmdbStore(tmp_path, sync=True)) as other:
         assert other.datasets() == []
+
+
+@pytest.mark.parametrize("act", ["read", "write"])
+def test_a_call_that_began_before_the_last_store_was_closed_does_not_open_the_files_again(tmp_path, monkeypatch, act):
+    store = LmdbStore(tmp_path, sync=False)
+    store.put_many("d", [Put(b"k", b"v")])
+    name = {"read": "read_with", "write": "write"}[act]
+    run = getattr(Environment, name)
+
+    def run_after_a_close(environment, *arguments):
+        monkeypatch.undo()
+        store.close()
+        return run(environment, *arguments)
+
+    monkeypatch.setattr(Environment, name, run_after_a_close)
+    with pytest.raises(UnavailableError, match="is closed"):
+        store.get_many([Get("d", b"k")]) if act == "read" else store.delete_keys("d", [b"k"])
+    # LMDB refuses to open files twice in one process.
+    with lmdb.open(str(tmp_path)) as environment, environment.begin() as transaction:
+        assert transaction.get(b"\x01d") is not None
+    with LmdbStore(tmp_path, sync=False) as again:
+        assert [row.value for row in again.get_many([Get("d", b"k")])[0]] == [b"v"]

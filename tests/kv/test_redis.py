@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import CorruptionError, MissingDependencyError
+from millpond.errors import CorruptionError, MissingDependencyError, UnavailableError
 from millpond.kv import AsyncRedisStore, Get, Put, RedisStore
 from millpond.kv.expiry import wall_ms
 from millpond.kv.redis import async_store as redis_async
@@ -313,6 +313,14 @@ def test_an_async_store_is_used_on_one_loop_after_another(redis):
         return found[0].value
 
     assert [asyncio.run(write(number)) for number in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_an_async_store_is_closed_on_another_loop_than_it_was_used_on(redis):
+    store = AsyncRedisStore(redis.url)
+    asyncio.run(store.put_many("d", [Put(b"k", b"v")]))
+    asyncio.run(store.close())
+    with pytest.raises(UnavailableError, match="is closed"):
+        asyncio.run(store.get_many([Get("d", b"k")]))
 
 
 def test_a_cancelled_call_leaves_no_answer_behind_for_the_next(redis):

@@ -1,16 +1,22 @@
 """Redis servers that fail in every way, replicas, users and TLS."""
 
+import asyncio
 import signal
 import ssl
 import subprocess
 import threading
+from contextlib import suppress
 
 import pytest
 
 from millpond.errors import OptionError, UnavailableError
-from millpond.kv import Get, Put, RedisStore
+from millpond.kv import AsyncRedisStore, Get, Put, RedisStore
+from millpond.kv.redis import connections as redis_connections
 from millpond.kv.redis import operations as redis_operations
+from millpond.kv.redis.connections import Connections
+from millpond.kv.redis.dispatch import Pipeline
 from millpond.kv.redis.layout import encode_row
+from millpond.kv.redis.options import redis_options
 from tests.kv.tls_proxy import tls_proxy
 
 HOUR_MS = 3_600_000
@@ -93,6 +99,27 @@ def test_a_server_that_answers_nothing_is_given_up_and_used_again_when_it_does(o
     assert values(store) == [b"v"]
 
 
+def test_a_call_that_is_cancelled_while_it_tries_a_server_that_is_down_leaves_that_to_the_next(own_server):
+    process = own_server._process
+
+    async def cancel_one():
+        async with AsyncRedisStore(own_server.url, retry_ms=1, timeout_ms=300) as store:
+            await store.put_many("d", [Put(b"k", b"v")])
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(UnavailableError):
+                await store.get_many([Get("d", b"k")])
+            call = asyncio.create_task(store.get_many([Get("d", b"k")]))
+            await asyncio.sleep(0)
+            call.cancel()
+            # Whoever keeps the error, as a report of errors does, keeps the frames of the call.
+            kept = await asyncio.gather(call, return_exceptions=True)
+            process.send_signal(signal.SIGCONT)
+            return kept, await store.get_many([Get("d", b"k")])
+
+    _, (rows,) = asyncio.run(cancel_one())
+    assert [row.value for row in rows] == [b"v"]
+
+
 def test_threads_without_a_free_connection_say_so(own_server):
     store = RedisStore(own_server.url, timeout_ms=100, retry_ms=100, pool_size=1)
     patient = RedisStore(own_server.url, timeout_ms=20_000, pool_size=1)
@@ -107,6 +134,34 @@ def test_threads_without_a_free_connection_say_so(own_server):
     store._connections._give_back(store.options.nodes[0], held, sound=False)
     assert values(store) == [b"v"]
     store.close()
+
+
+def test_threads_that_ask_several_servers_do_not_wait_for_each_others_connections(monkeypatch):
+    options = redis_options("redis+cluster://one:1,two:2", {"pool_size": 1, "timeout_ms": 2_000})
+    one, two = options.nodes
+    both_began = threading.Barrier(2)
+
+    class Connection:
+        """The first connection of each thread is kept until the other thread has one too, or waits for this one."""
+
+        def send_packed_command(self, *_, **__):
+            with suppress(threading.BrokenBarrierError):
+                both_began.wait(0.2)
+
+        def read_response(self):
+            return b"v"
+
+    monkeypatch.setattr(redis_connections, "new_connection", lambda *_: Connection())
+    connections, found = Connections(options), []
+    threads = [
+        threading.Thread(target=lambda of=of: found.append(connections.send(dict.fromkeys(of, Pipeline(b"", 1)))))
+        for of in ((one, two), (two, one))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == [{one: [b"v"], two: [b"v"]}] * 2
 
 
 def test_a_full_server_fails_the_write_at_once_and_keeps_what_was_there(own_server, open_redis):

@@ -1,5 +1,7 @@
 """The log of answers is a sample, bounded, and whole files; it never slows or fails an answer."""
 
+import os
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,3 +68,42 @@ def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path):
     (tmp_path / "log").write_text("")
     with pytest.raises(OptionError, match="log', which cannot be made"):
         AnswerLog(tmp_path / "log")
+
+
+def test_a_forked_child_writes_its_own_answers_and_leaves_the_others_to_its_parent(tmp_path):
+    log = AnswerLog(tmp_path, sample=1.0, rows_per_file=2, seconds_per_file=3_600)
+    with Fetcher(small_world()[0], PLANS, answer_log=log) as fetcher:
+        fetcher.fetch("route", EWR, NOON_MS)
+        child = os.fork()
+        if child == 0:
+            for at in (1, 2):
+                fetcher.fetch("route", NOBODY, NOON_MS + at)
+            log._thread.join(0.01)
+            while log.written < 2 and log._thread.is_alive():
+                log._thread.join(0.01)
+            os._exit(0)
+        os.waitpid(child, 0)
+    written = sorted(row["time_ms"] - NOON_MS for path in tmp_path.iterdir() for row in pq.read_table(path).to_pylist())
+    assert written == [0, 1, 2]
+
+
+def test_the_log_has_the_answer_as_it_was_given(tmp_path):
+    keys = dict(EWR)
+    with Fetcher(small_world()[0], PLANS, answer_log=AnswerLog(tmp_path, sample=1.0)) as fetcher:
+        answer = fetcher.fetch("route", keys, NOON_MS)
+        expected = EWR | answer.features | {"tail_last2_6h": list(answer.features["tail_last2_6h"])}
+        keys["origin"] = "JFK"
+        answer.features["tail_last2_6h"].append("N9")
+        answer.features["count_1d"] = -1
+    (path,) = tmp_path.iterdir()
+    (row,) = pq.read_table(path).to_pylist()
+    assert {name: row[name] for name in expected} == expected | {"count_1d": row["count_1d"]}
+    assert row["count_1d"] > 0
+
+
+def test_a_key_that_no_wanted_feature_needs_may_be_missing(tmp_path):
+    with Fetcher(small_world()[0], [FLIGHT], answer_log=AnswerLog(tmp_path, sample=1.0)) as fetcher:
+        fetcher.fetch("flight", EWR, NOON_MS, features=["r_count_1d"])
+    (path,) = tmp_path.iterdir()
+    (row,) = pq.read_table(path).to_pylist()
+    assert (row["origin"], row["plane"]) == ("EWR", None)

@@ -8,6 +8,7 @@ import pytest
 
 from millpond.errors import OptionError
 from millpond.features import HOUR_MS, MINUTE_MS, compile_group_by
+from millpond.kv import RedisStore
 from millpond.serving import Fetcher
 from millpond.serving.caches.batch_rows import BatchRow
 from millpond.serving.caches.doorkeeper import Doorkeeper
@@ -136,3 +137,18 @@ def test_a_full_cache_without_hits_still_tries_some_keys():
     assert not keeper.admits(b"new")
     assert not keeper.admits(b"new")
     assert [keeper.admits(b"new") for _ in range(16)].count(True) == 2
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        RedisStore("redis://one", read_from="replicas", replicas="two:6379"),
+        RedisStore("redis+cluster://one:7000", read_from="replicas"),
+    ],
+    ids=["one server", "cluster"],
+)
+def test_what_may_lag_behind_is_not_cached(store):
+    # A row that a replica does not have yet would be cached as absent until the next batch lands.
+    with pytest.raises(OptionError, match=r"reads from replicas, and the GroupBys \['route', 'aircraft'\] are cached"):
+        Fetcher(store, PLANS, enable_fetcher_caching=True)
+    Fetcher(store, PLANS, enable_fetcher_caching=False)

@@ -43,6 +43,7 @@ from .world import (
     read_directly,
     small_world,
     upload,
+    upload_values,
 )
 
 
@@ -430,6 +431,23 @@ def test_warmed_keys_are_read_before_they_are_asked_for(world):
     fetcher.fetch("route", EWR)
     assert fetcher.stats().batch_gets == before.batch_gets
     assert before.warmed == 2
+
+
+def test_a_caller_may_change_what_lies_within_the_values_of_a_snapshot():
+    latest = GroupBy(
+        "latest",
+        keys=(Field("user", "string"),),
+        inputs=(Field("seen", "map<string,long>"),),
+        aggregations=(Aggregation("last_k", "seen", windows=(None,), k=2),),
+        accuracy="snapshot",
+    )
+    store = MemoryStore()
+    upload_values(store, compile_group_by(latest), {("ann",): ({"EWR": [1, 2]},)})
+    fetcher = Fetcher(store, [latest], enable_fetcher_caching=True)
+    for _ in range(3):
+        (seen,) = fetcher.fetch("latest", {"user": "ann"}, NOON_MS).features.values()
+        assert seen == {"EWR": [1, 2]}
+        seen["EWR"].append(3)
 
 
 def test_stats_count_values_by_state_gets_and_freshness(world):

@@ -9,7 +9,20 @@ from millpond.kv import PartlyReadError, Put
 from millpond.serving import Fetcher, FetchRequest
 from millpond.serving.groups.served_group import STEPS
 
-from .world import BATCH_END_MS, NOON_MS, PLANS, ROUTE, ROUTE_PLAN, Clock, Stream, WatchedStore, read_directly, upload
+from .world import (
+    BATCH_END_MS,
+    EWR,
+    NOON_MS,
+    PLANS,
+    ROUTE,
+    ROUTE_PLAN,
+    Clock,
+    Stream,
+    WatchedStore,
+    read_directly,
+    small_world,
+    upload,
+)
 
 ROUTES = [{"origin": f"A{number}", "carrier": "UA"} for number in range(6)]
 
@@ -173,6 +186,14 @@ def test_many_requests_of_which_a_key_is_unknown_to_the_batch_take_a_second_call
     assert (first[-1].features["two_count"], first[-1].features["one_count"]) == (None, first[0].features["one_count"])
     assert len(store.asked) == 3
     assert {get.dataset for get in store.asked[1]} == {"serving_info"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_features_of_a_request_may_be_a_list(count):
+    store, _, _ = small_world()
+    fetcher = Fetcher(store, PLANS, now=lambda: NOON_MS)
+    requests = [FetchRequest("route", EWR, features=["count_1h", "count_1d"])] * count
+    assert fetcher.fetch_many(requests) == [fetcher.fetch("route", EWR, features=("count_1h", "count_1d"))] * count
 
 
 def test_a_time_that_is_no_whole_number_is_refused_among_many_keys_too():

@@ -1,17 +1,18 @@
 """What is served is known without making a request wait, until it is too old to be believed."""
 
+import asyncio
 import threading
 
 import pytest
 
 from millpond.errors import UnavailableError
-from millpond.features import DAY_MS, SERVING_INFO_DATASET
+from millpond.features import DAY_MS, HOUR_MS, SERVING_INFO_DATASET
 from millpond.kv import Put
 from millpond.serving import Fetcher
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.groups.serving_info import ServingInfos
 
-from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, WatchedStore, upload
+from .world import BATCH_END_MS, EWR, NOON_MS, ROUTE_PLAN, Clock, Later, Stream, WatchedStore, upload
 
 
 class Known:
@@ -142,3 +143,111 @@ def test_the_border_is_the_landed_batchs_own_while_a_new_batch_lands():
     upload(known.store, ROUTE_PLAN, {}, BATCH_END_MS + DAY_MS, landing_ms=3)
     known.infos.refresh()
     assert (before.batch_end_ms, known.group.served.landed.batch_end_ms) == (BATCH_END_MS, BATCH_END_MS + DAY_MS)
+
+
+def test_a_caller_that_is_cancelled_leaves_the_refresh_to_those_who_wait_for_it():
+    known = Known()
+    known.clock.now_ms = 16_000
+
+    async def two_callers():
+        first, second = (asyncio.create_task(known.infos.ensure_async()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        known.later.run()
+        return first.cancelled(), await second
+
+    assert asyncio.run(two_callers()) == (True, None)
+
+
+def test_a_refresh_without_a_thread_is_a_failure_and_the_next_caller_begins_another():
+    known = Known()
+    threads = [RuntimeError("can't start new thread")]
+
+    def background(work):
+        if threads:
+            raise threads.pop()
+        known.later(work)
+
+    infos = ServingInfos(known.store, {"route": known.group}, clock=known.clock, background=background)
+    with pytest.raises(UnavailableError, match="can't start new thread"):
+        infos.ensure()
+    flight = infos.begin()
+    known.later.run()
+    assert (infos.failures, flight.result(0)) == (1, None)
+
+
+def test_a_request_that_meets_a_new_batch_cleans_up_itself_if_there_is_no_thread_for_it():
+    known, done = Known(), []
+
+    def background(_work):
+        raise RuntimeError("can't start new thread")
+
+    infos = ServingInfos(
+        known.store,
+        {"route": known.group},
+        clock=known.clock,
+        background=background,
+        on_landing=lambda _group, landed, _in_request: lambda: done.append(landed.info.batch_landing_ms),
+    )
+    upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+    (rows,) = known.store.get_many([infos.confirm_get("route")])
+    assert (infos.learn(known.group, rows).landed.info.batch_landing_ms, done) == (2, [2])
+
+
+def test_a_read_that_began_before_a_refresh_does_not_undo_it():
+    known = Known()
+
+    class OvertakenStore(WatchedStore):
+        """A batch lands after these rows were read, and is refreshed before they are taken."""
+
+        def get_many(self, gets):
+            rows = known.store.get_many(gets)
+            upload(known.store, ROUTE_PLAN, {}, landing_ms=2)
+            if not self.asked:
+                self.asked.append(gets)
+                slow.refresh()
+            return rows
+
+    slow = ServingInfos(OvertakenStore(), {"route": known.group}, clock=known.clock, background=known.later)
+    slow.refresh()
+    assert known.landing_ms == 2
+
+
+def test_what_is_learned_of_a_batch_does_not_undo_what_was_read_of_its_stream_meanwhile():
+    known, stream = Known(), Stream(WatchedStore(), ROUTE_PLAN)
+
+    def on_landing(_group, _landed, in_request):
+        if in_request:
+            stream.publish(NOON_MS - HOUR_MS)
+            infos.refresh()
+        return lambda: None
+
+    infos = ServingInfos(
+        stream.store, {"route": known.group}, clock=known.clock, background=known.later, on_landing=on_landing
+    )
+    upload(stream.store, ROUTE_PLAN, {}, landing_ms=2)
+    stream.publish(NOON_MS)
+    infos.refresh()
+    upload(stream.store, ROUTE_PLAN, {}, landing_ms=3)
+    (rows,) = stream.store.get_many([infos.confirm_get("route")])
+    served = infos.learn(known.group, rows)
+    assert (served.restarts, served.closed_ms) == (1, NOON_MS - HOUR_MS)
+    assert known.group.served is served
+
+
+def test_an_event_loop_reads_in_the_background_also_if_every_fetch_must_wait_for_it():
+    known = Known()
+    infos = ServingInfos(known.store, {"route": known.group}, refresh_ms=0, clock=known.clock, background=known.later)
+
+    async def ensure():
+        call = asyncio.create_task(infos.ensure_async())
+        await asyncio.sleep(0)
+        asked = len(known.store.asked)
+        known.later.run()
+        await call
+        return asked, len(known.store.asked)
+
+    assert asyncio.run(ensure()) == (0, 1)
+    infos.ensure()
+    assert (len(known.store.asked), known.later.work) == (2, [])

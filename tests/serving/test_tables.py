@@ -3,14 +3,15 @@
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from millpond.errors import DataError
 from millpond.features import HOUR_MS, MINUTE_MS, Aggregation, Field, GroupBy, compile_group_by
 from millpond.kv import MemoryStore
-from millpond.serving import Fetcher, FetchRequest
+from millpond.serving import AnswerLog, Fetcher, FetchRequest
 
-from .world import BATCH_END_MS, EWR, NOON_MS, PLANE, upload
+from .world import BATCH_END_MS, EWR, NOON_MS, PLANE, upload, upload_values
 
 
 def test_a_table_is_answered_row_by_row_in_declared_types(fetcher):
@@ -72,3 +73,26 @@ def test_a_sum_that_no_decimal_column_holds_is_unavailable_alone():
     assert [row["count_1d"] for row in rows] == [1, 2]
     assert [row["unavailable"] for row in rows] == [[], ["amount_sum_1d"]]
     assert "does not fit" in dict(rows[1]["errors"])["amount_sum_1d"]
+
+
+def test_keys_and_features_with_the_names_of_the_tables_own_columns_get_a_prefix(tmp_path):
+    health = GroupBy(
+        "health",
+        keys=(Field("at", "string"),),
+        inputs=(Field("errors", "long"), Field("unavailable", "boolean")),
+        accuracy="snapshot",
+    )
+    store = MemoryStore()
+    upload_values(store, compile_group_by(health), {("EWR",): (5, True)})
+    with Fetcher(store, [health], now=lambda: NOON_MS, answer_log=AnswerLog(tmp_path, sample=1.0)) as fetcher:
+        (row,) = fetcher.fetch_table("health", pa.table({"at": ["EWR"]})).to_pylist()
+    assert row == {
+        "key_at": "EWR",
+        "at": NOON_MS,
+        "feature_errors": 5,
+        "feature_unavailable": True,
+        "unavailable": [],
+        "errors": [],
+    }
+    (logged,) = pa.parquet.read_table(next(tmp_path.iterdir())).to_pylist()
+    assert (logged["at"], logged["errors"], logged["feature_unavailable"]) == ("EWR", 5, True)

@@ -43,6 +43,11 @@ def reads_inline(store: KVStore) -> bool:
     return isinstance(store, (MemoryStore, LmdbStore))
 
 
+def reads_may_lag(store: KVStore) -> bool:
+    """Return whether a read of a store may miss a row that was written before: whether replicas answer reads."""
+    return isinstance(store, RedisStore) and store.options.read_from == "replicas"
+
+
 class ThreadedStore:
     """An `AsyncKVStore` that runs each call of a store on a thread."""
 

@@ -27,6 +27,7 @@ from millpond.cache import monotonic_ms
 from millpond.errors import OptionError
 from millpond.features import GroupBy, Join, ServingInfo
 from millpond.kv import KVStore
+from millpond.kv.async_store import reads_may_lag
 from millpond.serving.answers.answer_values import Stale
 from millpond.serving.answers.answerer import Answerer
 from millpond.serving.answers.fetch_call import Shared
@@ -142,6 +143,7 @@ class Fetcher:
             )
             for name, plan in plans.items()
         }
+        _check_reads(store, self._groups.values())
         for group in self._groups.values():
             if group.is_cached and group.has_stream:
                 group.short_reader = CachedReader(group, clock)
@@ -338,6 +340,8 @@ class Fetcher:
         """Forget the work of the parent process's threads, which do not exist in this process."""
         if self._budget is not None:
             self._budget.start()
+        if self._log is not None:
+            self._log.after_fork()
         self._infos.after_fork()
         self._answerer.after_fork()
         for group in self._groups.values():
@@ -356,6 +360,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 _WARMED_AT_ONCE = 500
 """How many keys `warm` reads in one call of the store."""
+
+
+def _check_reads(store: KVStore, groups: Iterable[ServedGroup]) -> None:
+    cached = [group.name for group in groups if group.is_cached]
+    if cached and reads_may_lag(store):
+        raise OptionError(
+            f"{store!r} reads from replicas, and the GroupBys {cached} are cached. A cache would keep what a replica "
+            "did not have yet until the next batch lands. Open the store with read_from='primary', or serve with "
+            "enable_fetcher_caching=False."
+        )
 
 
 def _check_options(steps: Collection[str], tail_freshness_ms: int, stale: str, warm_keys: int) -> None:

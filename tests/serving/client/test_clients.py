@@ -171,6 +171,15 @@ def test_a_client_raises_what_the_fetcher_would(client_of, url, request_, error,
         assert client.fetch("route", EWR).errors == {}
 
 
+@pytest.mark.parametrize("value", [object(), 1j, "\ud800", {(1, 2): 3}], ids=["object", "complex", "surrogate", "pair"])
+@pytest.mark.parametrize("place", ["keys", "context"])
+def test_what_json_has_no_form_for_is_refused_as_the_fetcher_refuses_it(client_of, url, place, value):
+    given = {"keys": EWR, "context": {}}
+    given[place] = given[place] | {"origin": value}
+    with client_of(url) as client, pytest.raises(DataError, match="'route': a key, a field of the context or a time"):
+        client.fetch("route", **given)
+
+
 @pytest.mark.parametrize(
     ("failure", "error"),
     [(UnavailableError("away"), UnavailableError), (CorruptionError("torn"), CorruptionError)],
@@ -331,6 +340,37 @@ def test_a_program_with_many_open_files_may_fetch(url):
             assert [client.fetch("route", EWR).features["count_1h"] for _ in range(2)] == [3, 3]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("hedging", [{}, {"hedge_after_ms": 5_000}], ids=["plain", "hedged"])
+def test_a_forked_child_and_its_parent_get_their_own_answers(url, fetcher, hedging):
+    fetcher.values = {str(number): {"count_1h": number} for number in range(100)}
+
+    def wrong_answers(numbers):
+        asked = {number: client.fetch("route", {"origin": str(number), "carrier": None}) for number in numbers}
+        return [number for number, answer in asked.items() if answer.features["count_1h"] != number]
+
+    with FetchClient(url, timeout_ms=5_000, **hedging) as client:
+        wrong_answers(range(1))
+        wrong, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(tell, f"{wrong_answers(range(50))}".encode())
+            finally:
+                os._exit(0)
+        os.close(tell)
+        assert wrong_answers(range(50, 100)) == []
+        with os.fdopen(wrong) as told:
+            assert told.read() == "[]"
+        os.waitpid(child, 0)
+
+
+def test_a_hedging_client_that_was_closed_says_so(url):
+    with FetchClient(url, hedge_after_ms=5) as client:
+        client.fetch("route", EWR)
+    with pytest.raises(UnavailableError, match="is closed"):
+        client.fetch("route", EWR)
 
 
 def test_tasks_share_a_client_and_its_pool(url, fetcher):

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import DataError
-from millpond.serving import Limits
+from millpond.features import Aggregation, Field, GroupBy
+from millpond.kv import MemoryStore
+from millpond.serving import Fetcher, FetchRequest, Limits, http_app, running_server
 from millpond.serving.http.asgi import ARROW_MEDIA_TYPE as MEDIA_TYPE
 from millpond.serving.http.bodies.arrow_bodies import read_table, requests_of, table_of, write_table
 
@@ -72,6 +74,25 @@ def test_requests_survive_a_table_and_back():
     assert (requests[0].context, requests[0].at) == ({"amount": 2.5}, 7)
     assert (requests[1].keys, requests[1].at) == (dict.fromkeys(ROW), None)
     assert table_of(requests, TYPED) == read
+
+
+def test_a_map_of_the_context_is_a_dict_as_in_json():
+    requests = [FetchRequest("typed", ROW, 5, {"rates": {1: 0.5}}, None), FetchRequest("typed", ROW, 6, None, None)]
+    contexts = [request.context for request in requests_of(table_of(requests, TYPED), TYPED, None)]
+    assert contexts == [{"rates": {1: 0.5}}, {"rates": None}]
+
+
+@pytest.mark.parametrize("accept", ["application/json", MEDIA_TYPE])
+def test_a_key_that_does_not_fit_its_type_is_the_callers_mistake_in_every_format(accept):
+    bills = GroupBy(
+        "bills", keys=(Field("amount", "decimal(5,2)"),), aggregations=(Aggregation("count", windows=("1h",)),)
+    )
+    with running_server(http_app(Fetcher(MemoryStore(), [bills]))) as url:
+        for amount in ("1.234", "12345678", "NaN"):
+            body = json.dumps({"requests": [{"keys": {"amount": "1.25"}}, {"keys": {"amount": amount}}]})
+            status, _, content = post(url, "/v1/fetch/bills", body, "application/json", accept)
+            assert (status, json.loads(content)["error"]["code"]) == (400, "bad_request"), amount
+            assert "'amount'" in json.loads(content)["error"]["message"]
 
 
 def test_a_column_of_a_near_type_is_converted_and_of_another_refused():

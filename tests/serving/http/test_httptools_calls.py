@@ -208,6 +208,42 @@ def test_calls_ahead_of_a_slow_reader_are_all_answered_in_order(url):
             assert {"/openapi.json": "openapi", "/health": "status", "/v1/group_bys": "group_bys"}[path] in answer
 
 
+UPGRADES = {
+    "HTTP/2": ["connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB"],
+    "websocket": ["connection: keep-alive, Upgrade", "upgrade: websocket", "sec-websocket-version: 13"],
+}
+
+
+@pytest.mark.parametrize("headers", UPGRADES.values(), ids=UPGRADES)
+@pytest.mark.parametrize("piece_bytes", [1 << 16, 50, 1])
+def test_an_offer_of_another_protocol_is_not_taken_and_the_call_answered(url, headers, piece_bytes):
+    plain = [sent("POST", headers=["x-request-id: same"]), sent("GET", "/health", b"", ["x-request-id: same"])] * 2
+    offering = [one.replace(b"\r\n", "\r\n".join(["", *headers, ""]).encode(), 1) for one in plain]
+    asked = b"".join([*offering, *plain, offering[0]])
+    with connected(url) as caller:
+        for at in range(0, len(asked), piece_bytes):
+            caller.sendall(asked[at : at + piece_bytes])
+        caller.shutdown(socket.SHUT_WR)
+        with caller.makefile("rb") as stream:
+            found = stream.read().replace(b"connection: close\r\n", b"")
+    assert found == answered(url, *plain, *plain, plain[0])
+    assert found.count(b"HTTP/1.1 200") == 9
+
+
+def test_chunked_bodies_and_a_wish_to_continue_are_read_after_an_offer_of_another_protocol(url):
+    head = sent("POST", headers=UPGRADES["HTTP/2"]).partition(b"content-length")[0]
+    with connected(url) as caller:
+        caller.sendall(head + b"transfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
+        assert caller.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        caller.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(FETCH), FETCH))
+        assert b'"count_1h":3' in caller.recv(1 << 16)
+
+
+def test_many_offers_of_another_protocol_in_one_write_are_all_answered(url):
+    call = sent("GET", "/health", b"", ["connection: upgrade", "upgrade: h2c"])
+    assert answered(url, *[call] * 2_000).count(b"HTTP/1.1 200") == 2_000
+
+
 def test_without_httptools_h11_parses(serving, call, monkeypatch):
     monkeypatch.setitem(sys.modules, "httptools", None)
     monkeypatch.delitem(sys.modules, "millpond.serving.http.running.httptools_calls", raising=False)

@@ -4,7 +4,9 @@ import http.client
 import json
 import os
 import re
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.serving import FetchClient
+from millpond.serving.http.running.processes import Processes
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 
@@ -142,6 +145,20 @@ def test_a_worker_that_cannot_start_ends_the_parent_with_its_exit_code():
         _, errors = parent.communicate(timeout=60)
     assert parent.returncode == 1
     assert "a worker ended with exit code 7 before it could serve" in errors
+
+
+def test_a_worker_that_the_system_has_no_room_for_is_started_later_and_the_others_go_on(caplog):
+    now_ms = [0]
+    with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
+        processes = Processes(["/no/such/program"], listener, 1, 100, clock=lambda: now_ms[0])
+        with pytest.raises(UnavailableError, match="a worker could not be started"):
+            processes._start_due("folder", selector)
+        processes._has_served, processes._due_ms = True, {0: 0}
+        for due_ms in (100, 300, 700):
+            processes._start_due("folder", selector)
+            assert processes._due_ms == {0: due_ms}
+            now_ms[0] = due_ms
+        assert (len(caplog.records), processes._workers, list(selector.get_map())) == (3, {}, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -166,7 +166,7 @@ class KeyCodec:
             if len(key) == len(self._names) and all(name in key for name in self._names):
                 return [key[name] for name in self._names]
             given: Any = tuple(key)
-        elif not isinstance(key, str | bytes) and len(key) == len(self._names):
+        elif isinstance(key, Sequence) and not isinstance(key, str | bytes) and len(key) == len(self._names):
             return key
         else:
             given = key

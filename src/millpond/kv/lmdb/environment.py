@@ -164,6 +164,9 @@ class Environment:
         with self.transactions.exclusive():
             if self._handle is not None:
                 return
+            if self.is_unused:
+                # A call that began before the last store was closed must not open the files for good.
+                raise UnavailableError(f"the store {self.path} is closed. Make a new LmdbStore.")
             try:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
                 handle = self._lmdb.open(

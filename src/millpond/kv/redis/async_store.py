@@ -9,6 +9,7 @@ it. A call that is cancelled closes its connections.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,7 +20,7 @@ from millpond.kv.redis.dispatch import Pipeline, Send
 from millpond.kv.redis.operations import Steps
 from millpond.kv.redis.options import Address, RedisOptions, redis_options
 from millpond.kv.redis.reads import rows_of_all
-from millpond.kv.redis.steps import RedisSteps
+from millpond.kv.redis.steps import RedisSteps, Waits
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
 _T = TypeVar("_T")
@@ -100,7 +101,11 @@ class AsyncRedisStore:
         return f"AsyncRedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
 
     async def _run(self, operation: Steps[_T]) -> _T:
-        steps = self._steps.run(operation)
+        # A call that is cancelled ends here, and not when its frames are freed: it may be the one that tries a server.
+        with closing(self._steps.run(operation)) as steps:
+            return await self._advance(steps)
+
+    async def _advance(self, steps: Waits[_T]) -> _T:
         outcome: Any = None
         while True:
             try:
@@ -184,9 +189,14 @@ class _LoopConnections:
         return replies.whole()
 
     async def close(self) -> None:
-        """Close the idle connections, and those in use when they are given back."""
+        """Close the idle connections, and those in use when they are given back.
+
+        The connections of another loop are only forgotten: nothing can be awaited there any more.
+        """
         self._closed = True
         idle, self._idle = self._idle, {}
+        if self.loop is not asyncio.get_running_loop():
+            return
         for connections in idle.values():
             for connection in connections:
                 await connection.disconnect(nowait=True)

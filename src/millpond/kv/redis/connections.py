@@ -41,7 +41,8 @@ class Connections:
         outcome: dict[Address, Any] = {}
         sent: list[tuple[Address, Any, int]] = []
         try:
-            for address, pipeline in pipelines.items():
+            # In one order for all threads: else two of them could wait for a connection that the other has.
+            for address, pipeline in sorted(pipelines.items()):
                 try:
                     connection = self._take(address)
                 except TimeoutError as error:

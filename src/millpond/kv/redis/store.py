@@ -13,6 +13,7 @@ than `noeviction`) loses rows, which then look absent.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -23,7 +24,7 @@ from millpond.kv.redis.dispatch import Send
 from millpond.kv.redis.operations import Steps
 from millpond.kv.redis.options import RedisOptions, redis_options
 from millpond.kv.redis.reads import rows_of_all
-from millpond.kv.redis.steps import RedisSteps
+from millpond.kv.redis.steps import RedisSteps, Waits
 from millpond.kv.store import Get, Put, Rows, TimedValue
 
 if TYPE_CHECKING:
@@ -138,7 +139,11 @@ class RedisStore:
         return f"RedisStore({', '.join(map(str, self.options.nodes))}, prefix={self.options.prefix!r})"
 
     def _run(self, operation: Steps[_T]) -> _T:
-        steps = self._steps.run(operation)
+        # A call that is interrupted ends here, not when its frames are freed: it may be the one that tries a server.
+        with closing(self._steps.run(operation)) as steps:
+            return self._advance(steps)
+
+    def _advance(self, steps: Waits[_T]) -> _T:
         outcome: Any = None
         while True:
             try:

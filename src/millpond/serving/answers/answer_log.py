@@ -17,8 +17,11 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from millpond.errors import MillpondError, OptionError
 from millpond.serving.answers.prepared import Prepared
@@ -86,7 +89,9 @@ class AnswerLog:
         if len(self._queue) >= self._queue_size or self._closed:
             self.dropped += 1
             return
-        self._queue.append((prepared, answer, context))
+        # The caller may change its keys and the answer before they are written.
+        keys, features = deepcopy(dict(answer.keys)), deepcopy(answer.features)
+        self._queue.append((prepared, msgspec.structs.replace(answer, keys=keys, features=features), context))
         if self._thread is None:
             self._start()
         if len(self._queue) >= min(self._rows_per_file, self._queue_size):
@@ -103,6 +108,12 @@ class AnswerLog:
         self._closed = True
         self._wake.set()
         self.flush()
+
+    def after_fork(self) -> None:
+        """Leave what waits to the thread of the parent process; this process gets a thread of its own when needed."""
+        self._queue = deque()
+        self._wake, self._lock = threading.Event(), threading.Lock()
+        self._thread = None
 
     def _start(self) -> None:
         with self._lock:
@@ -153,18 +164,18 @@ def _free(kind: str, name: str) -> str:
 def _table(rows: list[Logged]) -> Any:
     import pyarrow as pa
 
-    from millpond.serving.answers.answer_table import UNAVAILABLE_COLUMN, column, table_of
+    from millpond.serving.answers.answer_table import UNAVAILABLE_COLUMN, column, column_name, table_of
 
     prepared = rows[0][0]
     target = prepared.target
     answers = [answer for _, answer, _ in rows]
     table = table_of(prepared, answers)
     arrays: dict[str, Any] = {"name": pa.array([target.name] * len(rows), pa.string())}
-    arrays |= {_free("key", name): table.column(name) for name in target.keys}
+    arrays |= {_free("key", name): table.column(column_name("key", name)) for name in target.keys}
     arrays["time_ms"] = table.column("at")
     for name, type_ in target.context.items():
         arrays[f"context_{name}"] = column(type_, [context.get(name) for _, _, context in rows], name)
-    arrays |= {_free("feature", name): table.column(name) for name in prepared.features}
+    arrays |= {_free("feature", name): table.column(column_name("feature", name)) for name in prepared.features}
     ends = [answer.batch_end_ms for answer in answers]
     if target.kind == "join":
         arrays["batch_end_ms"] = pa.array(

@@ -37,7 +37,7 @@ def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
             f"once; the table has {table.column_names}"
         )
     return {
-        name: _as_values(parse_type(type_), table.column(name).to_pylist())
+        name: as_values(parse_type(type_), table.column(name).to_pylist())
         for name, type_ in known.items()
         if name in table.column_names
     }
@@ -68,8 +68,8 @@ def requests_of(prepared: Prepared, columns: dict[str, list[Any]], times: Sequen
 
 
 def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
-    """Return answers as a table."""
-    keys = {name: [answer.keys[name] for answer in answers] for name in prepared.target.keys}
+    """Return answers as a table; a key that a request did not need may be missing, and is null."""
+    keys = {name: [answer.keys.get(name) for answer in answers] for name in prepared.target.keys}
     columns = AnswerColumns(
         prepared.target, prepared.features, [(answer.features, answer.errors) for answer in answers]
     )
@@ -79,15 +79,27 @@ def table_of(prepared: Prepared, answers: Sequence[FetchResponse]) -> pa.Table:
 def table_of_columns(
     prepared: Prepared, keys: dict[str, list[Any]], times: Sequence[int], answers: AnswerColumns
 ) -> pa.Table:
-    """Return a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``."""
-    arrays = {name: column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
+    """Return a table of keys, ``at``, a column for each feature, ``unavailable`` and ``errors``.
+
+    A key or feature with the name of one of the table's own columns is in the column that `column_name` names.
+    """
+    arrays = {column_name("key", name): column(type_, keys[name], name) for name, type_ in prepared.target.keys.items()}
     arrays[AT_COLUMN] = pa.array(times, pa.int64())
-    arrays |= answers.arrays
+    arrays |= {column_name("feature", name): values for name, values in answers.arrays.items()}
     arrays[UNAVAILABLE_COLUMN] = pa.array(answers.unavailable, pa.list_(pa.string()))
     arrays[ERRORS_COLUMN] = pa.array(
         [list(errors.items()) for errors in answers.errors], pa.map_(pa.string(), pa.string())
     )
     return pa.table(arrays)
+
+
+def column_name(kind: str, name: str) -> str:
+    """Return the name of the column of a key or feature: with a prefix if one of the table's own columns has its name.
+
+    >>> column_name("key", "origin"), column_name("feature", "errors")
+    ('origin', 'feature_errors')
+    """
+    return f"{kind}_{name}" if name in (AT_COLUMN, UNAVAILABLE_COLUMN, ERRORS_COLUMN) else name
 
 
 def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
@@ -102,6 +114,6 @@ def column(type_: str, values: Sequence[Any], name: str) -> pa.Array:
         raise DataError(f"column {name!r}: a value does not fit a column of type {type_}: {cause}") from cause
 
 
-def _as_values(type_: DataType, values: list[Any]) -> list[Any]:
+def as_values(type_: DataType, values: list[Any]) -> list[Any]:
     """Return the values with maps as dicts: Arrow returns them as lists of pairs."""
     return [None if value is None else dict(value) for value in values] if type_.kind == "map" else values

@@ -252,8 +252,17 @@ def _stored_values(part: PreparedPart, row: BatchRow | None) -> dict[str, Any]:
         return dict.fromkeys(part.features)
     stored = row.values
     values = {name: stored[place] for name, place in part.values_at}
-    for name in part.copied:
-        value = values[name]
-        if value is not None:
-            values[name] = list(value) if isinstance(value, list) else dict(value)
+    for name, depth in part.copied:
+        values[name] = _copied(values[name], depth)
     return values
+
+
+def _copied(value: Any, depth: int) -> Any:
+    """Copy a list or map whose elements are lists or maps in turn, `depth` in all."""
+    if value is None:
+        return None
+    if depth == 1:
+        return list(value) if isinstance(value, list) else dict(value)
+    if isinstance(value, list):
+        return [_copied(element, depth - 1) for element in value]
+    return {name: _copied(element, depth - 1) for name, element in value.items()}

@@ -230,7 +230,10 @@ class Answerer:
         request = requests[0] if len(requests) == 1 else None
         if request is None or request.explain or request.context is not None:
             return None
-        return self._forms.get((request.name, request.features))
+        features = request.features
+        return (
+            None if features is not None and type(features) is not tuple else self._forms.get((request.name, features))
+        )
 
     async def _one_async(self, store: AsyncKVStore, form: Form, request: FetchRequest) -> FetchResponse | None:
         """Like `_fetch_one`, without blocking the event loop."""

@@ -14,7 +14,7 @@ from millpond.features import GroupByPlan, Join
 from millpond.features.answering import ColumnFinisher, Finisher, Finishers, Layout
 from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
-from millpond.features.types import parse_type
+from millpond.features.types import DataType, parse_type
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.messages import Target
 from millpond.serving.reads.plain_reader import PlainReader
@@ -84,7 +84,8 @@ class PreparedPart:
         self.finish_columns: ColumnFinisher | None = None
         self.reader: ShortReader | None = None
         self.values_at: tuple[tuple[str, int], ...] = ()
-        self.copied: tuple[str, ...] = ()
+        self.copied: tuple[tuple[str, int], ...] = ()
+        """The features of a snapshot that are lists or maps, and how many of these lie within each other."""
         if group.has_stream:
             self.layout = group.layout if group.is_cached else Layout(plan, wanted)
             self.finishers = Finishers(self.layout, wanted, on_bound=on_bound)
@@ -100,7 +101,8 @@ class PreparedPart:
         else:
             self.values_at = tuple((name, plan.feature_names.index(name)) for name in wanted)
             types = feature_types(plan)
-            self.copied = tuple(name for name in wanted if parse_type(types[name]).element is not None)
+            depths = {name: _depth(parse_type(types[name])) for name in wanted}
+            self.copied = tuple((name, depth) for name, depth in depths.items() if depth)
 
 
 class Prepared:
@@ -304,6 +306,10 @@ class ResolvedTarget:
         digest = hashlib.sha256("\n".join(marks).encode()).hexdigest()[:16]
         parts = tuple(dict.fromkeys(names_of_groups))
         return Target(join.name, "join", digest, keys, context, features, parts)
+
+
+def _depth(type_: DataType) -> int:
+    return 0 if type_.element is None else 1 + _depth(type_.element)
 
 
 def feature_types(plan: GroupByPlan) -> dict[str, str]:

@@ -98,7 +98,7 @@ class Conversation:
         """Return the call that fetches a batch.
 
         Raises:
-            DataError: a key or a field of the context is a number that JSON cannot express.
+            DataError: JSON cannot express a key, a field of the context or a time.
         """
         head = self._heads.get(batch.name)
         if head is None:
@@ -108,7 +108,13 @@ class Conversation:
             body["features"] = batch.features
         if batch.explain:
             body["explain"] = True
-        return request_bytes(head, msgspec.json.encode(body))
+        try:
+            return request_bytes(head, msgspec.json.encode(body))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise DataError(
+                f"{batch.name!r}: a key, a field of the context or a time cannot be sent: {error}. "
+                "Convert it to a Python value of its declared type."
+            ) from error
 
     def ask_for_table(self, target: str, table: "pa.Table", features: Sequence[str] | None) -> bytes:
         """Return the call that fetches a table of keys."""

@@ -8,11 +8,13 @@ on a small call than the service does. What such a client adds (redirects, proxi
 need.
 """
 
+import os
 import random
 import select
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -38,7 +40,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class FetchClient:
-    """Fetches over HTTP from a server that runs `http_app`; safe to use from several threads.
+    """Fetches over HTTP from a server that runs `http_app`; safe to use from several threads, and after a fork.
 
     Args:
         url: where the service is, as `http://127.0.0.1:8765`.
@@ -77,7 +79,9 @@ class FetchClient:
         )
         self._pool = _Pool(address, tls_context(address, ca_file), pool_size)
         self._hedge_after_ms = hedge_after_ms
-        self._hedges = None if hedge_after_ms is None else ThreadPoolExecutor(2 * pool_size, "millpond-hedge")
+        self._pool_size = pool_size
+        self._hedges = self._new_hedges()
+        _fork_safe.add(self)
 
     def fetch(
         self,
@@ -119,6 +123,14 @@ class FetchClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def after_fork(self) -> None:
+        """Leave connections and threads to the parent process: answers to both would come over one connection."""
+        self._pool.after_fork()
+        self._hedges = self._new_hedges()
+
+    def _new_hedges(self) -> ThreadPoolExecutor | None:
+        return None if self._hedge_after_ms is None else ThreadPoolExecutor(2 * self._pool_size, "millpond-hedge")
+
     def _run(self, steps: Steps[_T]) -> _T:
         outcome: Outcome = None
         while True:
@@ -137,7 +149,7 @@ class FetchClient:
                 outcome = error
 
     def _send(self, request: bytes, deadline: Deadline) -> Answer:
-        if self._hedges is None or self._hedge_after_ms is None:
+        if self._hedges is None or self._hedge_after_ms is None or self._pool.is_closed:
             return self._pool.exchange(request, deadline)
         first = self._hedges.submit(self._pool.exchange, request, deadline)
         done, _ = wait([first], self._hedge_after_ms / 1_000)
@@ -157,9 +169,15 @@ class _Pool:
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
         self._address = address
         self._tls = tls
-        self._places = threading.BoundedSemaphore(checked_pool_size(size))
+        self._size = checked_pool_size(size)
+        self._places = threading.BoundedSemaphore(size)
         self._idle: list[socket.socket] = []
         self._closed = threading.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._closed.is_set()
 
     def wait(self, pause_ms: int) -> None:
         """Wait; return early if the client is closed meanwhile."""
@@ -188,6 +206,15 @@ class _Pool:
 
     def close(self) -> None:
         self._closed.set()
+        while self._idle:
+            self._idle.pop().close()
+
+    def after_fork(self) -> None:
+        """Begin with an empty pool; the connections stay open in the parent process."""
+        was_closed = self._closed.is_set()
+        self._places, self._closed = threading.BoundedSemaphore(self._size), threading.Event()
+        if was_closed:
+            self._closed.set()
         while self._idle:
             self._idle.pop().close()
 
@@ -229,6 +256,17 @@ class _Pool:
             if answer is not None:
                 answer.keeps_alive = answer.keeps_alive and sending is None
                 return answer
+
+
+_fork_safe: "weakref.WeakSet[FetchClient]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in _fork_safe:
+        client.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_readable(connection: socket.socket) -> bool:

@@ -28,6 +28,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import count
 
 import msgspec
 
@@ -105,6 +106,10 @@ class ServingInfos:
         self._read_of_group_ms: dict[str, int] = {}
         self._out_of_reach: dict[str, LandedBatch] = {}
         self._not_before_ms = 0
+        self._reads = count()
+        self._infos_taken: dict[str, int] = {}
+        self._closing_taken: dict[str, int] = {}
+        """For each GroupBy the number of the latest read whose record, or whose closing time, was taken."""
         self.refreshes = 0
         self.failures = 0
         self.gets = 0
@@ -116,7 +121,7 @@ class ServingInfos:
         Raises:
             UnavailableError: it is too old, and the store does not answer.
         """
-        flight = self.begin()
+        flight = self.begin(may_block=True)
         if flight is not None:
             flight.result()
 
@@ -124,15 +129,20 @@ class ServingInfos:
         """Like `ensure`, without blocking the event loop."""
         flight = self.begin()
         if flight is not None:
-            await asyncio.wrap_future(flight)
+            # Other callers wait for the same refresh: it goes on if this caller is cancelled.
+            await asyncio.shield(asyncio.wrap_future(flight))
 
     def must_wait(self) -> bool:
         """Return whether what is known is too old, or missing, so that a caller must wait for a refresh."""
         read_ms = self._read_ms
         return read_ms is None or self._clock() - read_ms >= self._wait_ms
 
-    def begin(self) -> "Future[None] | None":
-        """Begin a refresh if one is due; return it if the caller must wait for it."""
+    def begin(self, *, may_block: bool = False) -> "Future[None] | None":
+        """Begin a refresh if one is due; return it if the caller must wait for it.
+
+        Args:
+            may_block: whether the caller's thread may read itself, where every fetch must wait for a refresh.
+        """
         now_ms, read_ms = self._clock(), self._read_ms
         if read_ms is not None and now_ms - read_ms < self._refresh_ms:
             return None
@@ -144,10 +154,10 @@ class ServingInfos:
             if not must_wait and now_ms < self._not_before_ms:
                 return None
             flight = self._flight = Future()
-        if must_wait and self._refresh_ms == 0:
+        if must_wait and may_block and self._refresh_ms == 0:
             self._run(flight)
         else:
-            self._background(lambda: self._run(flight))
+            self._begin_beside(flight)
         return flight if must_wait else None
 
     def refresh(self) -> None:
@@ -164,7 +174,7 @@ class ServingInfos:
 
     def learn(self, group: ServedGroup, rows: Sequence[TimedValue]) -> Served:
         """Take the store's answer to `confirm_get`, and return what is served by it."""
-        return self._take(group, rows, None, in_request=True)
+        return self._take(group, rows, None, next(self._reads), in_request=True)
 
     def infos(self) -> dict[str, ServingInfo | None]:
         """Return the known records by name of GroupBy."""
@@ -178,18 +188,39 @@ class ServingInfos:
         self._lock = threading.Lock()
         self._flight = None
 
+    def _is_begun(self, work: Callable[[], None]) -> bool:
+        """Begin some work in the background; return False if that has no thread for it."""
+        try:
+            self._background(work)
+        except RuntimeError:
+            return False
+        return True
+
+    def _begin_beside(self, flight: "Future[None]") -> None:
+        """Begin a refresh in the background; if that has no thread for it, the refresh has failed."""
+        try:
+            self._background(lambda: self._run(flight))
+        except RuntimeError as error:
+            self.failures += 1
+            failure = UnavailableError(f"the serving infos could not be read: {error}. Try again.")
+            failure.__cause__ = error
+            self._fail(flight, failure)
+
     def _run(self, flight: "Future[None]") -> None:
         try:
             self._read_with_retries()
         except BaseException as error:  # noqa: BLE001 - it is raised in everyone who waits
-            with self._lock:
-                self._flight = None
-                self._not_before_ms = self._clock() + self._refresh_ms // 2
-            flight.set_exception(error)
+            self._fail(flight, error)
         else:
             with self._lock:
                 self._flight = None
             flight.set_result(None)
+
+    def _fail(self, flight: "Future[None]", error: BaseException) -> None:
+        with self._lock:
+            self._flight = None
+            self._not_before_ms = self._clock() + self._refresh_ms // 2
+        flight.set_exception(error)
 
     def _read_with_retries(self) -> None:
         for pause in (*_PAUSES_SECONDS, None):
@@ -204,7 +235,7 @@ class ServingInfos:
                 return
 
     def _read(self) -> None:
-        began_ms = self._clock()
+        began_ms, number = self._clock(), next(self._reads)
         groups = list(self._groups.values())
         gets = [self.confirm_get(group.name) for group in groups]
         tiled = [group for group in groups if group.is_tiled]
@@ -225,7 +256,7 @@ class ServingInfos:
             closing_rows = closing.get(group.name, ())
             # What is closed stays closed: without an answer the former closing time is kept.
             known = None if isinstance(closing_rows, UnavailableError) else closing_rows
-            self._take(group, rows, known, in_request=False)
+            self._take(group, rows, known, number, in_request=False)
             self._read_of_group_ms[group.name] = began_ms
         self.refreshes += 1
         self._read_ms = began_ms
@@ -246,9 +277,11 @@ class ServingInfos:
         group: ServedGroup,
         rows: Sequence[TimedValue],
         closing_rows: Sequence[TimedValue] | None,
+        number: int,
         *,
         in_request: bool,
     ) -> Served:
+        """Take what read `number` found, except what a later read has already replaced; return what is served."""
         raw = rows[-1].value if rows else None
         before = group.served
         if before.is_read and before.raw == raw:
@@ -259,7 +292,7 @@ class ServingInfos:
             known = self._out_of_reach.pop(group.name, None)
             if known is not None and landed is not None and known.info == landed.info:
                 landed = known
-        closed_ms = before.closed_ms
+        closed_ms: int | None = None
         if closing_rows is not None:
             try:
                 found = closing_time([row.value for row in closing_rows])
@@ -268,17 +301,25 @@ class ServingInfos:
                 found = None
                 self.failures += 1
             closed_ms = NEVER_MS if found is None else found
-        restarts = before.restarts + (closed_ms < before.closed_ms)
-        served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
         follow_up: Callable[[], None] | None = None
         if landed is not None and landed is not before.landed and self._on_landing is not None:
             follow_up = self._on_landing(group, landed, in_request)
-        group.served = served
-        if follow_up is not None:
-            if in_request:
-                self._background(follow_up)
+        with self._lock:
+            current = group.served
+            if number < self._infos_taken.get(group.name, number):
+                landed, problem, raw, follow_up = current.landed, current.problem, current.raw, None
+            elif current.is_read and current.raw == raw:
+                # Another read took the same record meanwhile: cached rows are compared by the identity of its batch.
+                landed, follow_up = current.landed, None
+            self._infos_taken[group.name] = max(number, self._infos_taken.get(group.name, number))
+            if closed_ms is None or number < self._closing_taken.get(group.name, number):
+                closed_ms = current.closed_ms
             else:
-                follow_up()
+                self._closing_taken[group.name] = number
+            restarts = current.restarts + (closed_ms < current.closed_ms)
+            served = group.served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
+        if follow_up is not None and not (in_request and self._is_begun(follow_up)):
+            follow_up()
         return served
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millpond.errors import DataError
 from millpond.features.types import parse_type
+from millpond.serving.answers.answer_table import as_values, column
 from millpond.serving.http.limits import Limits
 from millpond.serving.messages import FetchRequest, Target
 
@@ -49,7 +50,11 @@ def read_table(body: bytes, target: Target, limits: Limits) -> pa.Table:
 
 def requests_of(table: pa.Table, target: Target, features: tuple[str, ...] | None) -> list[FetchRequest]:
     """Return the rows of a table as requests, for an answer in JSON."""
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    types = {**target.keys, **target.context}
+    columns = {
+        name: as_values(parse_type(types[name]), values) if name in types else values
+        for name, values in ((name, table.column(name).to_pylist()) for name in table.column_names)
+    }
     keys = [
         dict(zip(target.keys, row, strict=True)) for row in zip(*(columns[name] for name in target.keys), strict=True)
     ]
@@ -63,12 +68,17 @@ def requests_of(table: pa.Table, target: Target, features: tuple[str, ...] | Non
 
 
 def table_of(requests: Sequence[FetchRequest], target: Target) -> pa.Table:
-    """Return requests as a table, for an answer in Arrow. Columns of context or time without a value are left out."""
+    """Return requests as a table, for an answer in Arrow. Columns of context or time without a value are left out.
+
+    Raises:
+        DataError: a key or a field of the context does not fit its declared type.
+    """
     columns: dict[str, list[Any]] = {name: [request.keys[name] for request in requests] for name in target.keys}
     for name in target.context:
         if any(request.context and name in request.context for request in requests):
             columns[name] = [(request.context or {}).get(name) for request in requests]
-    arrays = {name: pa.array(values, _declared(target)[name]) for name, values in columns.items()}
+    types = {**target.keys, **target.context}
+    arrays = {name: column(types[name], values, name) for name, values in columns.items()}
     if any(request.at is not None for request in requests):
         arrays[TIME_COLUMN] = pa.array([request.at for request in requests], pa.int64())
     return pa.table(arrays)

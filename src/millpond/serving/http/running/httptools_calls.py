@@ -11,6 +11,8 @@ still parses, pipelines and controls the flow. What it does once per call is rep
   calls of a program usually have such heads.
 - No timer is set and cancelled: `connections` closes idle connections.
 - Reading stops while calls that a caller sent ahead are waiting for their answers.
+- A call that offers to change the protocol (`Upgrade: h2c`, as Java's HTTP client does with every call) is answered
+  as any other. uvicorn loses its body, and cannot read what follows on the connection.
 - Names and values of headers are not searched for line ends: all of them are the service's own, except
   the request id, which the application checks.
 
@@ -110,6 +112,9 @@ class HttpToolsCalls(HttpToolsProtocol):
     _tried: tuple[WholeCall, bytes] | None = None
     """The function that was called to answer the bytes that came in, and the body it was given."""
 
+    _offers_upgrade = False
+    """Whether the present call offers another protocol: then it is parsed again without that offer."""
+
     _heads: dict[bytes, tuple[int, WholeCall]]
     """The latest heads of whole calls; for each the length of the body and the function that answers such calls."""
 
@@ -126,7 +131,7 @@ class HttpToolsCalls(HttpToolsProtocol):
             return
         self._has_whole_calls, self._tried = False, None
         self._may_answer_now = True
-        super().data_received(data)
+        self._parse(data)
         if self._whole_call is not None:
             self._begin_after_all()
         cycle, self._unstarted = self._unstarted, None
@@ -134,6 +139,28 @@ class HttpToolsCalls(HttpToolsProtocol):
             self._start(cycle, self.app)
         if had_whole_calls and self._tried is not None:
             self._note(data, *self._tried)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what came in. After a head that offers another protocol, begin again without that offer."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offered:
+                data = self._head_without_upgrade() + data[offered.args[0] :]
+                self._offers_upgrade = False
+                self.parser = httptools.HttpRequestParser(self)
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        """Return the head that was parsed last, without its offer of another protocol."""
+        parser = self.parser
+        lines = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _answer_alike(self, data: bytes) -> bool:
         """Answer a call whose head is known byte for byte, without parsing it."""
@@ -173,6 +200,8 @@ class HttpToolsCalls(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Answer the call at once if that needs no waiting; else start it."""
+        if self._offers_upgrade:
+            return
         call = self._whole_call
         if call is not None:
             self._may_answer_now = False
@@ -196,6 +225,9 @@ class HttpToolsCalls(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Wait for the rest of a call that may be answered whole; begin any other."""
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._offers_upgrade = True
+            return
         of_head = self._whole_calls.get(self.url)
         if of_head is not None and self._may_answer_now and self._is_simple():
             self._whole_call, self._body = of_head(self.headers, self.client), b""

@@ -152,13 +152,19 @@ class Processes:
             del self._due_ms[number]
             ours, theirs = socket.socketpair()
             place = Place(number, self._listener.fileno(), theirs.fileno(), folder)
-            process = subprocess.Popen(
-                self._command,
-                env={**os.environ, _PLACE: msgspec.json.encode(place).decode()},
-                pass_fds=(self._listener.fileno(), theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-            )
-            theirs.close()
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    env={**os.environ, _PLACE: msgspec.json.encode(place).decode()},
+                    pass_fds=(self._listener.fileno(), theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                ours.close()
+                self._not_started(number, error)
+                continue
+            finally:
+                theirs.close()
             self._workers[number] = _Worker(process, ours, now_ms)
             selector.register(ours, selectors.EVENT_READ, number)
 
@@ -189,16 +195,27 @@ class Processes:
             raise UnavailableError(
                 f"a worker ended with exit code {code} before it could serve. What it printed says why."
             )
-        now_ms = self._clock()
-        lived_ms = now_ms - worker.started_ms
-        delay_ms = self._delays_ms[number]
-        delay_ms = 0 if lived_ms >= _LIVED_MS else min(max(2 * delay_ms, _FIRST_DELAY_MS), MAX_DELAY_MS)
-        self._delays_ms[number] = delay_ms
-        self._due_ms[number] = now_ms + delay_ms
+        lived_ms = self._clock() - worker.started_ms
+        delay_ms = self._start_later(number, lived_ms)
         log.warning(
             "a worker ended and is replaced",
             extra={"fields": {"process": number, "exit_code": code, "lived_ms": lived_ms, "delay_ms": delay_ms}},
         )
+
+    def _not_started(self, number: int, error: OSError) -> None:
+        """Try again later to start a worker that the system has no room for; the others go on."""
+        if not self._has_served:
+            raise UnavailableError(f"a worker could not be started: {error}.") from error
+        fields = {"process": number, "reason": str(error), "delay_ms": self._start_later(number, lived_ms=0)}
+        log.warning("a worker could not be started and is started later", extra={"fields": fields})
+
+    def _start_later(self, number: int, lived_ms: int) -> int:
+        """Set when a worker is started again, the later the more often it ended early; return in how many ms."""
+        delay_ms = self._delays_ms[number]
+        delay_ms = 0 if lived_ms >= _LIVED_MS else min(max(2 * delay_ms, _FIRST_DELAY_MS), MAX_DELAY_MS)
+        self._delays_ms[number] = delay_ms
+        self._due_ms[number] = self._clock() + delay_ms
+        return delay_ms
 
     def _next_due_ms(self) -> int | None:
         return max(0, min(self._due_ms.values()) - self._clock()) if self._due_ms else None
