@@ -51,8 +51,14 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     where package managers install it, so `JAVA_HOME` need not be set.
 
     Raises:
+        OptionError: the name of a setting has no dot. Spark would ignore it.
         MissingDependencyError: there is no Java that Spark can use.
     """
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    for name in given:
+        if "." not in name:
+            written = f"{name.replace('_', '__')}=..."
+            raise OptionError(f"session() got the setting {name!r}; write each dot of its name as __, as in {written}")
     builder = SparkSession.Builder().appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -60,7 +66,7 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     # Spark reads the workers' interpreter from the environment only. The user's choice is kept.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = _java_home()
-    chosen |= {name.replace("__", "."): value for name, value in settings.items()}
+    chosen |= given
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
