@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_without_java_it_says_how_to_install_one(monkeypatch):
     java = _of("Java", doctor.findings())
     assert java.level == "problem"
     assert "apt-get install openjdk-17-jre-headless" in java.fix
+
+
+def test_workers_whose_python_lacks_packages_are_a_problem_if_chosen_and_else_a_warning(monkeypatch, tmp_path):
+    for name in ("python3", "other"):
+        (tmp_path / name).write_text("#!/bin/sh\necho no module msgspec >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "other"))
+    chosen = _of("Python of workers", doctor.findings())
+    assert (chosen.level, chosen.fix) == ("problem", f"export PYSPARK_PYTHON={sys.executable}")
+    assert "no module msgspec" in chosen.found
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert _of("Python of workers", doctor.findings()).level == "warning"
 
 
 def test_a_java_that_only_millponds_session_finds_is_a_warning(monkeypatch, tmp_path):

@@ -192,6 +192,22 @@ def _pyspark() -> Iterator[Finding]:
         yield Finding("PySpark", "problem", str(error).partition(" Run: ")[0], _install("spark"))
     else:
         yield Finding("PySpark", "ok", version("pyspark"))
+        yield _workers()
+
+
+def _workers() -> Finding:
+    """Check the interpreter of a local session's workers."""
+    from millpond.spark.environment.session import lack_of_workers
+
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    theirs, lack = lack_of_workers(chosen or "python3")
+    fix = f"export PYSPARK_PYTHON={sys.executable}"
+    if not lack:
+        return Finding("Python of workers", "ok", theirs)
+    found = f"{theirs}, and this is {sys.executable}: {lack}"
+    if chosen:
+        return Finding("Python of workers", "problem", found, fix)
+    return Finding("Python of workers", "warning", f"{found}; millpond.spark.session() takes this one", fix)
 
 
 def _extras() -> Iterator[Finding]:

@@ -50,12 +50,24 @@ def test_an_exact_feature_that_differs_ends_in_exit_code_1_and_is_shown(run, opt
 def test_without_json_it_tells_a_table(run, options, files):
     assert run("check", *options, "--answers", logged(files / "answers"))["agrees"]
     asked = [str(option) for option in options if option != "--json"]
-    ran = CliRunner().invoke(cli, ["check", *asked, "--answers", str(files / "answers"), "--examples", "0"])
+    ran = CliRunner().invoke(cli, ["check", *asked, "--answers", str(files / "answers")])
     assert ran.stdout.splitlines() == [
         "2 answers",
         "feature: equal, arrived later, different, unavailable",
         "  count_1d: 2, 0, 0, 0",
         "  delay_sum: 2, 0, 0, 0",
+        "the exact features agree",
+    ]
+
+
+def test_without_json_it_shows_the_answers_that_differ_and_no_others(run, options, files):
+    answers = logged(files / "answers", count=3)
+    asked = [str(option) for option in options if option != "--json"]
+    ran = CliRunner().invoke(cli, ["check", *asked, "--answers", str(answers)])
+    assert ran.exit_code == 1
+    assert ran.stdout.splitlines()[4:] == [
+        '  different: delay_sum of {"origin":"EWR"} at 1970-01-03: logged 5.5, computed 5.0',
+        "an exact feature differs",
     ]
 
 

@@ -17,7 +17,7 @@ from millpond.features import (
     serving_info_key,
 )
 from millpond.kv import Put, open_store
-from tests.serving.world import ROUTE
+from tests.serving.world import FLIGHT, ROUTE
 
 DEFINITIONS = "tests.serving.world"
 
@@ -39,8 +39,17 @@ def served(url, **changed):
 
 def test_it_shows_cells_layers_windows_bytes_and_what_can_delete():
     told = compiled()
-    for part in ("GroupBy route", "ignores deletes", "hop 300000 ms", "tiles of 300000 ms", "bytes of a key"):
+    for part in ("GroupBy route", "ignores deletes", "1h, hop 5m: ", "tiles of 5m, ", "bytes of a key"):
         assert part in told
+
+
+def test_it_shows_the_keys_and_the_names_of_the_features_of_a_join():
+    told = compiled().partition(f"Join {FLIGHT.name}\n")[2]
+    names = [*FLIGHT.feature_names, *(derivation.name for derivation in FLIGHT.derivations)]
+    assert len(names) > len(FLIGHT.feature_names)
+    assert all(part in told for part in (*names, "keys: ", "context: "))
+    (joined,) = [one for one in json.loads(compiled("--json")) if one["name"] == FLIGHT.name]
+    assert [one["name"] for one in joined["features"]] == names
 
 
 def test_json_has_every_group_by():

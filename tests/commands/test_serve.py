@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pyarrow.parquet as pq
 import pytest
 
 from millpond.features import Aggregation, Field, GroupBy, ServingInfo, compile_group_by, stream_dataset
@@ -87,6 +88,19 @@ def test_group_bys_and_joins_are_served_until_the_command_is_stopped(folder, pro
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert joined.features == {"route_count_1h": 1, "route_count": 2}
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_answers_are_logged_until_the_service_stops(folder, tmp_path, processes):
+    options = ["--processes", processes, "--answer-log", str(tmp_path / "answers"), "--answer-sample", "1"]
+    with served(folder, *options) as process:
+        with FetchClient(url_said_by(process)) as client:
+            for airport in ("EWR", "JFK"):
+                client.fetch("flight", {"airport": airport}, DAY_MS)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    rows = pq.read_table(tmp_path / "answers").to_pylist()
+    assert sorted((row["airport"], row["route_count"]) for row in rows) == [("EWR", 2), ("JFK", None)]
 
 
 def test_keys_tls_and_the_log_of_calls(folder):

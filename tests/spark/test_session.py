@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import OptionError
-from millpond.spark.environment.session import SESSION_SETTINGS, _warned, check_session
+from millpond.spark.environment.session import SESSION_SETTINGS, _warned, check_session, session
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +84,8 @@ def test_workers_of_another_environment_that_has_what_they_need_are_fine(spark, 
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     check_session(spark, streaming=True)
+
+
+def test_a_setting_whose_name_has_no_dot_is_refused_with_the_name_to_write():
+    with pytest.raises(OptionError, match=r"setting 'spark_ui_enabled'; .*spark__ui__enabled=\.\.\."):
+        session(spark_ui_enabled="false")

@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from millpond.demo.definitions import ROUTE
 from millpond.kv import MemoryStore
 from millpond.serving import Fetcher, Target, http_app, running_server
 from tests.serving.http.answering import Answering
@@ -50,6 +51,26 @@ def test_every_view_is_accessible_fits_and_asks_its_own_server_alone(tab, url, t
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{view} scrolls sideways"
     assert {each.split("/")[2] for each in shown.requested} == {url.split("/")[2]}
     assert shown.complaints == []
+
+
+def test_a_narrow_table_scrolls_and_does_not_break_short_words(tab, url):
+    page = tab(width=360).open(url, "features")
+    lines = page.evaluate(
+        """() => [...document.querySelectorAll("td")].filter((cell) => cell.innerText === "GroupBy").map((cell) => {
+             const range = document.createRange();
+             range.selectNodeContents(cell);
+             return new Set([...range.getClientRects()].map((box) => box.top)).size;
+           })"""
+    )
+    assert lines
+    assert set(lines) == {1}
+
+
+def test_the_overview_says_that_no_cache_is_enabled(tab, world):
+    fetcher = Fetcher(world.store, [ROUTE], enable_fetcher_caching=False, now=lambda: world.now_ms)
+    with fetcher, running_server(http_app(fetcher)) as url:
+        told = tab().open(url).inner_text("main")
+    assert "no cache is enabled" in told
 
 
 def test_the_overview_has_live_numbers_at_each_hop(tab, world, url):

@@ -2,11 +2,15 @@
 
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from millpond.commands.options import snapshots_end_option
+from millpond.commands.options import shown_time, snapshots_end_option
 from millpond.commands.spark_command import Given, on_spark, read_files
+
+if TYPE_CHECKING:
+    from millpond.spark.features.check import Example
 
 
 @click.command()
@@ -41,7 +45,15 @@ def check(given: Given, *, answers: str, snapshots_end_ms: int | None, examples:
             f"  {feature}: {counts.equal}, {counts.arrived_later}, {counts.different}, {counts.unavailable}"
             + ("" if counts.exact else " (a sketch)")
         )
-    lines += [f"  example: {example}" for example in shown]
+    lines += [_example(example) for example in found.examples if example.kind != "equal"]
+    lines.append("the exact features agree" if found.agrees else "an exact feature differs")
     result = {"answers": found.answers, "agrees": found.agrees, "features": features, "examples": shown}
     given.tell(result, "\n".join(lines))
     sys.exit(0 if found.agrees else 1)
+
+
+def _example(example: "Example") -> str:
+    return (
+        f"  {example.kind}: {example.feature} of {example.question} at {shown_time(example.time_ms)}: "
+        f"logged {example.logged}, computed {example.computed}"
+    )

@@ -1,5 +1,6 @@
 """`millpond compile`: shows what definitions compile to and, with a store, what a change of them costs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -7,7 +8,15 @@ import msgspec
 
 from millpond.commands.definitions import load_definitions
 from millpond.commands.options import definitions_argument, json_option, tell
-from millpond.features import SERVING_INFO_DATASET, GroupByPlan, ServingInfo, compile_group_by, serving_info_key
+from millpond.features import (
+    SERVING_INFO_DATASET,
+    Field,
+    GroupByPlan,
+    Join,
+    ServingInfo,
+    compile_group_by,
+    serving_info_key,
+)
 from millpond.features.stored_sizes import stored_sizes
 from millpond.kv import Get, KVStore, open_store
 
@@ -21,16 +30,19 @@ from millpond.kv import Get, KVStore, open_store
 def compile(*, definitions: tuple[str, ...], store_url: str | None, as_json: bool) -> None:  # noqa: A001 - the command's name
     """Show hops, cells, layers and bytes per key of every GroupBy in DEFINITIONS, and which cells support deletes.
 
+    Of every Join it shows keys, context and features.
+
     With --store it also says what it takes to serve this definition instead of the served one.
     """
-    plans = [compile_group_by(group_by) for group_by in load_definitions(definitions).group_bys]
+    found = load_definitions(definitions)
+    plans = [compile_group_by(group_by) for group_by in found.group_bys]
     costs: dict[str, str] = {}
     if store_url is not None:
         with open_store(store_url) as store:
             costs = {plan.name: cost_of_change(plan, _served(store, plan.name)) for plan in plans}
-    described = [_described(plan, costs.get(plan.name)) for plan in plans]
-    text = "\n\n".join(_text(plan, costs.get(plan.name)) for plan in plans)
-    tell(described, as_json=as_json, text=text)
+    described = [_described(plan, costs.get(plan.name)) for plan in plans] + [_join(join) for join in found.joins]
+    texts = [_text(plan, costs.get(plan.name)) for plan in plans] + [_join_text(join) for join in found.joins]
+    tell(described, as_json=as_json, text="\n\n".join(texts))
 
 
 def cost_of_change(plan: GroupByPlan, served: ServingInfo | None) -> str:
@@ -71,8 +83,33 @@ def _text(plan: GroupByPlan, cost: str | None) -> str:
             f"{sizes.full_batch_row} with one event in each of {sizes.segments} segments"
         ),
     ]
+    derived = [derivation.name for derivation in plan.group_by.derivations]
+    lines += [f"  derived: {', '.join(derived)}"] if derived else []
     lines += [f"  cost of this definition: {cost}"] if cost is not None else []
     return "\n".join(lines)
+
+
+def _join_text(join: Join) -> str:
+    lines = [f"Join {join.name}", f"  keys: {_typed(join.keys)}"]
+    lines += [f"  context: {_typed(join.context)}"] if join.context else []
+    return "\n".join([*lines, f"  features: {', '.join(_names(join))}"])
+
+
+def _names(join: Join) -> list[str]:
+    return [*join.feature_names, *(derivation.name for derivation in join.derivations)]
+
+
+def _typed(fields: Sequence[Field]) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in fields)
+
+
+def _join(join: Join) -> dict[str, Any]:
+    return {
+        "name": join.name,
+        "keys": {field.name: field.type for field in join.keys},
+        "context": {field.name: field.type for field in join.context},
+        "features": [{"name": name} for name in _names(join)],
+    }
 
 
 def _described(plan: GroupByPlan, cost: str | None) -> dict[str, Any]:

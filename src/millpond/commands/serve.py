@@ -18,7 +18,7 @@ from millpond.commands.definitions import load_definitions
 from millpond.errors import OptionError
 from millpond.kv import open_store
 from millpond.metrics.otlp import otlp_push
-from millpond.serving import Fetcher
+from millpond.serving import AnswerLog, Fetcher
 from millpond.serving.answers.answer_values import Stale
 from millpond.serving.http import HttpApp, Limits, Tls, http_app, read_api_keys
 from millpond.serving.http.running.ending import end_within
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
 _LIMITS = {
-    "max_body_bytes": "Of a call's body; a larger one is answered 413.",
-    "max_head_bytes": "Of a call's head; a larger one is answered 431.",
-    "max_requests": "In a call, or rows of a table; more are answered 400.",
-    "max_features": "Named in a call; more are answered 400.",
-    "max_in_flight": "Fetches at a time; a further one is answered 429.",
-    "max_connections": "At a time; beyond it those that were idle longest are closed.",
-    "timeout_ms": "Of a call; then it is answered 503.",
-    "head_timeout_ms": "Of a new connection's first head; then it is closed.",
-    "idle_timeout_ms": "Between two calls of a connection; then it is closed.",
-    "drain_ms": "For calls in flight when the service is told to stop.",
+    "max_body_bytes": "The largest body of a call; a larger one is answered 413.",
+    "max_head_bytes": "The largest head of a call; a larger one is answered 431.",
+    "max_requests": "The most requests in a call, or rows of a table; more are answered 400.",
+    "max_features": "The most features that a call may name; more are answered 400.",
+    "max_in_flight": "The most fetches at a time; a further one is answered 429.",
+    "max_connections": "The most connections at a time; beyond it those that were idle longest are closed.",
+    "timeout_ms": "How long a call may take; then it is answered 503.",
+    "head_timeout_ms": "How long a new connection may take to send its first head; then it is closed.",
+    "idle_timeout_ms": "How long a connection may idle between two calls; then it is closed.",
+    "drain_ms": "How long calls in flight may take when the service is told to stop.",
 }
 """What each field of `Limits` bounds, and what happens beyond it."""
 
@@ -120,6 +120,19 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="What happens to features that the batch is too old for.",
 )
+@click.option(
+    "--answer-log",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Log a sample of the answers as Parquet in this folder; see `millpond check`.",
+)
+@click.option(
+    "--answer-sample",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="The share of the answers that --answer-log logs.",
+)
 @click.option("--otlp", "otlp_endpoint", metavar="URL", help="Push metrics to the OpenTelemetry collector at this URL.")
 @click.option("--log-calls", is_flag=True, help="Log each call to stderr, as a line of JSON.")
 @_limit_options
@@ -141,6 +154,8 @@ def serve(
     cache_traces: Path | None,
     tail_freshness_ms: int,
     stale: Stale,
+    answer_log: Path | None,
+    answer_sample: float,
     otlp_endpoint: str | None,
     log_calls: bool,
     **limit_options: Any,
@@ -176,6 +191,7 @@ def serve(
             cache_traces=None if cache_traces is None else _own_folder(cache_traces, place),
             tail_freshness_ms=tail_freshness_ms,
             stale=stale,
+            answer_log=None if answer_log is None else AnswerLog(answer_log, sample=answer_sample),
         ) as fetcher,
     ):
         app = http_app(fetcher, limits=limits, api_keys=keys, log_calls=log_calls)

@@ -38,7 +38,7 @@ from millpond.features.stored.key_codec import KeyCodec
 from millpond.features.stored.value_codec import BatchCodec, TileCodec, ValueCodec
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.types import parse_type
-from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start
+from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start, window_text
 
 _FORMAT_1 = bytes((FORMAT_1,))
 
@@ -427,14 +427,13 @@ class GroupByPlan:
             kept = "suffixes" if cell.suffix else "once per segment"
             deletes = "deletes" if cell.delete is not None else "ignores deletes"
             lines.append(f"    {position}: {cell.id} ({kept}, {deletes})")
-        sizes = ", ".join(f"{size} ms" for size in self.layers)
+        sizes = ", ".join(map(window_text, self.layers))
         own = ", cells by the rows' own times" if self.keeps_own_times else ""
         lines.append(f"  batch timeline: {len(timeline.cuts_ms) + 1} segments; tiles of {sizes}{own}")
         lines.append("  windows, shortest first:")
         for window in self.windows:
-            span = (
-                "all time" if window.window_ms is None else f"{window.window_ms} ms, hop {hop_ms(window.window_ms)} ms"
-            )
+            length = window.window_ms
+            span = "all time" if length is None else f"{window_text(length)}, hop {window_text(hop_ms(length))}"
             lines.append(f"    {span}: {', '.join(feature.name for _, feature in window.features)}")
         return "\n".join(lines)
 

@@ -49,6 +49,16 @@ def parse_window(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def window_text(window_ms: int) -> str:
+    """Return whole minutes, given in milliseconds, as `parse_window` reads them, in the largest unit that fits.
+
+    >>> window_text(300_000), window_text(86_400_000)
+    ('5m', '1d')
+    """
+    unit = next(name for name in ("d", "h", "m") if window_ms % _UNITS_MS[name] == 0)
+    return f"{window_ms // _UNITS_MS[unit]}{unit}"
+
+
 def hop_ms(window_ms: int) -> int:
     """Return the step of a window's far end, in milliseconds.
 
@@ -100,6 +110,4 @@ def _mended(text: object) -> str:
     length_ms = amount * _WRITTEN_UNITS_MS[unit[0] if unit else "h"]
     if length_ms < MINUTE_MS:
         return "the smallest window is one minute, write '1m'"
-    minutes = math.ceil(length_ms / MINUTE_MS)
-    found = next(name for name in ("d", "h", "m") if minutes * MINUTE_MS % _UNITS_MS[name] == 0)
-    return f"write it like '{minutes * MINUTE_MS // _UNITS_MS[found]}{found}'"
+    return f"write it like '{window_text(math.ceil(length_ms / MINUTE_MS) * MINUTE_MS)}'"

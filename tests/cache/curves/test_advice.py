@@ -58,3 +58,8 @@ def test_a_bound_in_bytes_is_compared_in_bytes():
 def test_the_smallest_size_for_a_hit_rate_lies_between_points():
     assert smallest_size(report(SLOPE, 100), 0.25).entries == pytest.approx(250)
     assert smallest_size(report(SLOPE, 100), 0.95) is None
+
+
+def test_too_few_requests_are_told_with_the_number_that_is_needed():
+    (finding,) = advice_on(report(NEVER_AGAIN, 1_000, requests=10)).findings
+    assert finding.text == "Too few requests to tell: 10, of 1,000 that are needed."

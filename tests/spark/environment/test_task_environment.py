@@ -10,9 +10,9 @@ from pyspark import accumulators as spark_accumulators
 from pyspark.accumulators import INT_ACCUMULATOR_PARAM
 from pyspark.core.broadcast import _from_id
 
-from millpond.errors import UnavailableError
+from millpond.errors import OptionError, UnavailableError
 from millpond.spark.environment import task_environment as task_environment_module
-from millpond.spark.environment.task_environment import TaskEnvironment, add_to_accumulators
+from millpond.spark.environment.task_environment import TaskEnvironment, add_to_accumulators, copied_on_driver
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +109,15 @@ def test_modules_are_looked_for_where_the_worker_looks_first():
     with TaskEnvironment(sys_path=("/added", *own[1:]), files="/files").entered():
         assert sys.path == ["/added", "/common", "/library", "/host"]
         assert SparkFiles.getRootDirectory() == "/files"
+
+
+class _Locked:
+    def __init__(self):
+        self.lock, self.limit = threading.Lock(), 3
+
+
+def test_an_object_that_cannot_be_sent_is_refused_with_the_attribute_and_the_remedy():
+    with pytest.raises(
+        OptionError, match=r"_Locked cannot be sent to Spark's workers: .*; it holds self\.lock\..* init"
+    ):
+        copied_on_driver(_Locked())

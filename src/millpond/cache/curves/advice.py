@@ -61,7 +61,8 @@ def advice_on(report: CacheReport) -> Advice:
 
 def _findings(report: CacheReport, present: float, highest: float) -> list[Finding]:
     if report.requests < FEW_REQUESTS or not report.curve.points:
-        return [Finding("few requests", f"Too few requests to tell: {report.requests:,}.")]
+        needed = f", of {FEW_REQUESTS:,} that are needed" if report.requests < FEW_REQUESTS else ""
+        return [Finding("few requests", f"Too few requests to tell: {report.requests:,}{needed}.")]
     if highest < _USELESS_RATE:
         text = (
             f"Hardly any key comes again: with room for all keys {_percent(highest)} would hit. Switch the cache off."

@@ -51,8 +51,14 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     where package managers install it, so `JAVA_HOME` need not be set.
 
     Raises:
+        OptionError: the name of a setting has no dot. Spark would ignore it.
         MissingDependencyError: there is no Java that Spark can use.
     """
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    for name in given:
+        if "." not in name:
+            written = f"{name.replace('_', '__')}=..."
+            raise OptionError(f"session() got the setting {name!r}; write each dot of its name as __, as in {written}")
     builder = SparkSession.Builder().appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -60,7 +66,7 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     # Spark reads the workers' interpreter from the environment only. The user's choice is kept.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = _java_home()
-    chosen |= {name.replace("__", "."): value for name, value in settings.items()}
+    chosen |= given
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -180,16 +186,22 @@ def _check_interpreter(spark: SparkSession) -> None:
     """
     if not setting(spark.conf, "spark.master").startswith("local") or is_connect(spark):
         return
-    theirs = shutil.which(spark.sparkContext.pythonExec)
-    if theirs is not None and Path(theirs).parent.resolve() == Path(sys.executable).parent.resolve():
-        return
-    lack = _lack_of(theirs) if theirs else "it is not there"
+    theirs, lack = lack_of_workers(spark.sparkContext.pythonExec)
     if lack:
         raise OptionError(
-            f"Spark's Python workers run {theirs or spark.sparkContext.pythonExec}, this program {sys.executable}: "
-            f"{lack}. Set the environment variable PYSPARK_PYTHON to sys.executable before the session is made, or "
+            f"Spark's Python workers run {theirs}, this program {sys.executable}: {lack}. "
+            "Set the environment variable PYSPARK_PYTHON to sys.executable before the session is made, or "
             "make it with millpond.spark.session()."
         )
+
+
+def lack_of_workers(python: str) -> tuple[str, str]:
+    """Return where a Python of workers is, and why it cannot run what this program plans; empty if it can."""
+    theirs = shutil.which(python)
+    if theirs is None:
+        return python, "it is not there"
+    same = Path(theirs).parent.resolve() == Path(sys.executable).parent.resolve()
+    return theirs, "" if same else _lack_of(theirs)
 
 
 @lru_cache

@@ -30,7 +30,7 @@ from pyspark import Accumulator, AccumulatorParam, Broadcast, SparkContext, Spar
 from pyspark.accumulators import _deserialize_accumulator
 from pyspark.core.broadcast import _broadcastRegistry
 
-from millpond.errors import UnavailableError
+from millpond.errors import OptionError, UnavailableError
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,39 @@ def add_to_accumulators(additions: bytes) -> None:
 
 
 def copied_on_driver(carried: Any) -> Any:
-    """Copy an object by pickling, for a trial run on the driver. What it adds to accumulators does not count."""
+    """Copy an object by pickling, for a trial run on the driver. What it adds to accumulators does not count.
+
+    Raises:
+        OptionError: the object cannot be pickled.
+    """
     context = SparkContext._active_spark_context
-    pickled = cloudpickle.dumps(carried)
+    try:
+        pickled = cloudpickle.dumps(carried)
+    except (TypeError, pickle.PicklingError) as error:
+        raise OptionError(_not_picklable(carried, error)) from error
     if context is None:
         return cloudpickle.loads(pickled)
     # Pickling records broadcasts for the function that Spark is sending. Here it sends none, so clear them.
     broadcasts = {each._jbroadcast.id(): each for each in context._pickled_broadcast_vars}
     context._pickled_broadcast_vars.clear()
     return Arrival(broadcasts.__getitem__).load(pickled)
+
+
+def _not_picklable(carried: Any, error: Exception) -> str:
+    blamed = [f"self.{name}" for name, value in getattr(carried, "__dict__", {}).items() if not _is_picklable(value)]
+    what = f"; it holds {', '.join(blamed)}" if blamed else ""
+    return (
+        f"{type(carried).__name__} cannot be sent to Spark's workers: {error}{what}. "
+        "Make connections, locks and open files in init(), which runs where the state is."
+    )
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except (TypeError, pickle.PicklingError):
+        return False
+    return True
 
 
 class _Unpickler(pickle.Unpickler):

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -128,9 +129,10 @@ def upload(
     plan = compile_group_by(group_by)
     check_batch_end(batch_end_ms, plan.tile_ms)
     if batch_end_ms > began_ms:
+        shown = np.datetime64(batch_end_ms, "ms")
         raise OptionError(
-            f"GroupBy {plan.name!r}: batch_end_ms {batch_end_ms} is in the future (it is {began_ms}); events before it "
-            "may still come. Upload up to a time that has passed."
+            f"GroupBy {plan.name!r}: batch_end_ms {batch_end_ms} ({shown} UTC) is in the future; events before it may "
+            "still come. Upload up to a time that has passed."
         )
     spark = spark or SparkSession.active()
     rows = batch_rows(spark, group_by, batch_end_ms, tables)

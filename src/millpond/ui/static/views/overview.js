@@ -100,7 +100,7 @@ const HOPS = [
     facts: (now, history) => {
       const before = history.samples.at(-61) ?? history.samples[0];
       return [
-        `${percent(hits(now, CACHE))} hits in caches`,
+        total(now, CACHE) === null ? "no cache is enabled" : `${percent(hits(now, CACHE))} hits in caches`,
         `half within ${seconds(quantile(before, now, DURATION, 0.5, "phase=fetch"))}, 99 % within ${seconds(quantile(before, now, DURATION, 0.99, "phase=fetch"))}`,
         `${bytes(total(now, "millpond_process_memory_bytes"))} of memory`,
       ];
