@@ -198,3 +198,37 @@ def test_a_missing_column_and_missing_times_are_refused():
         collect_table(cells, groups, [0], table)
     with pytest.raises(DataError, match="without nulls"):
         collect_table(cells, groups, pa.array([None], pa.int64()), table.append_column("shop", [["s"]]))
+
+
+DAYS = pa.array([0, None, 3_000_000], pa.int32()).cast(pa.date32())
+MOMENTS = pa.array([0, None, (1 << 63) - 1]).cast(pa.timestamp("us", tz="UTC"))
+LONG_AGO = pa.array([-800_000, None, 0], pa.int32()).cast(pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("type_", "column", "named"),
+    [
+        ("date", DAYS, "10183-09-21"),
+        ("date", LONG_AGO, "-0221-09-04"),
+        ("timestamp", MOMENTS, "32103"),
+        ("array<date>", pa.ListArray.from_arrays([0, 1, 1, 3], DAYS), "10183-09-21"),
+        ("map<string,date>", pa.MapArray.from_arrays([0, 1, 1, 3], ["a", "b", "c"], DAYS), "10183-09-21"),
+    ],
+)
+def test_a_date_that_could_not_be_read_back_is_refused(type_, column, named):
+    visits = GroupBy(
+        "visits",
+        (Field("k", "string"),),
+        (Field("x", type_),),
+        (Aggregation("max", "x"), Aggregation("last_k", "x", k=2), Aggregation("count", "x")),
+    )
+    cells = compile_cells(visits)
+    table = pa.table({"x": column, "k": ["a"] * 3})
+
+    def collect(rows):
+        return collect_table(cells, group_rows(rows.select(["k"])), np.zeros(len(rows), np.int64), rows)
+
+    with pytest.raises(DataError, match=rf"(?s)'visits'.*'x'.*{named}.*years 1 and 9999"):
+        collect(table)
+    wrong_first = named.startswith("-")
+    assert collect(table.slice(2 if wrong_first else 0, 1)).count == 1

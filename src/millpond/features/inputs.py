@@ -99,7 +99,18 @@ class EventColumns:
         try:
             return Column(present, type_.inward(values))
         except UnfitError as unfit:
-            raise DataError(
-                f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {field.type} or None, "
-                f"got {unfit.value!r}: {unfit.reason}; convert it before it is aggregated"
-            ) from unfit
+            raise unfit_input(f"GroupBy {self._group_by!r}", field, unfit) from unfit
+
+
+def unfit_input(whose: str, field: Field, unfit: UnfitError) -> DataError:
+    """Return the error for an input that is not as declared.
+
+    Args:
+        whose: the beginning of the error, such as ``"GroupBy 'route'"``.
+        field: the input.
+        unfit: its value, and why it does not fit.
+    """
+    return DataError(
+        f"{whose}: input {field.name!r} must be of type {field.type} or None, "
+        f"got {unfit.value!r}: {unfit.reason}; convert it before it is aggregated"
+    )

@@ -266,3 +266,14 @@ def test_a_map_of_dates_comes_back_as_it_went_in():
     )
     found = answered(group_by, [(("a", 1), 0, ({"x": today, "y": None},))], [(("a", 1), 1), (("b", 1), 1)], 5, 5)
     assert found == [{"c0_max_1d": {"x": today}}, {"c0_max_1d": None}]
+
+
+@pytest.mark.parametrize("operations", [("max",), ("max", "last_k"), ()])
+def test_a_date_that_could_not_be_read_back_is_refused(operations):
+    aggregations = tuple(Aggregation(one, "c0", **PARAMETERS[OPERATIONS[one].parameter]) for one in operations)
+    accuracy = "temporal" if operations else "snapshot"
+    group_by = GroupBy("any", KEYS, (Field("c0", "date"),), aggregations, accuracy=accuracy)
+    (batch,) = sorted_batches(group_by, [(("a", 1), 0, (None,))], [(("a", 1), 1)], 5)
+    far = pa.array([3_000_000, None], pa.int32()).cast(pa.date32())
+    with pytest.raises(DataError, match=r"'any'.*'c0'.*10183-09-21.*years 1 and 9999"):
+        list(PointInTime(group_by).answers([batch.set_column(4, batch.schema.names[4], far)]))

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
+from millpond.features.columnar.array_inputs import check_years
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
 from millpond.features.inputs import Inputs
@@ -62,6 +63,8 @@ class ChangingRows:
         rows = _KeyRows(self.plan)
         for batch in batches:
             columns = batch.columns
+            for field, column in zip(self.group_by.inputs, columns[width + 2 :], strict=False):
+                check_years(f"GroupBy {self.group_by.name!r}", field, column)
             keys = list(zip(*(column.to_pylist() for column in columns[:width]), strict=True))
             counting, is_query, *inputs = (
                 columns[width].to_pylist(),

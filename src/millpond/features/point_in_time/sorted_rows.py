@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
+from millpond.features.columnar.array_inputs import check_years
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
@@ -126,6 +127,8 @@ class _Task:
     def _features(self, piece: "_Piece", carried: int) -> dict[str, pa.Array]:
         """Return every feature of every query of the piece, in declared order."""
         of = self._of
+        for field, column in zip(of.group_by.inputs, piece.table.columns[self._inputs], strict=True):
+            check_years(f"GroupBy {of.group_by.name!r}", field, column)
         if not of.group_by.aggregations:
             return self._latest(piece)
         inputs = [column.combine_chunks() for column in piece.events_of(piece.table.columns[self._inputs])]

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from millpond.features import GroupByPlan, Ir
 from millpond.features.cells.cell import Cell
+from millpond.features.columnar.array_inputs import check_years
 from millpond.features.types import parse_type
 from millpond.spark.features.columns import TIME, key_names
 from millpond.spark.features.hops.key_groups import KeyGroups, encoded_key, groups_of_events
@@ -134,6 +135,8 @@ def _latest_rows(
     last: tuple[bytes, int, bytes] | None = None
     for table in lots(batches):
         kept = kept_rows(plan, table, counts)
+        for field, column in zip(plan.group_by.inputs, kept.columns[width + 1 :], strict=True):
+            check_years(f"GroupBy {plan.name!r}", field, column)
         keys = zip(*(column.to_pylist() for column in kept.columns[:width]), strict=True)
         inputs = [input_values(column, type_) for column, type_ in zip(kept.columns[width + 1 :], types, strict=True)]
         for name, time_ms, values in zip(keys, kept[TIME].to_pylist(), zip(*inputs, strict=True), strict=True):
