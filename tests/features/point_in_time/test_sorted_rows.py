@@ -250,7 +250,7 @@ def test_a_sum_of_more_than_64_bits_is_refused_by_name():
         answered(group_by, events, [(("a", 1), 2)], 5, 5)
 
 
-@pytest.mark.parametrize("time", [None, 1 << 61])
+@pytest.mark.parametrize("time", [None, 1 << 61, -(1 << 63)])
 def test_a_row_without_a_time_is_refused(time):
     group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count"),))
     batches = sorted_batches(group_by, [(("a", 1), 0, ())], [], 5)

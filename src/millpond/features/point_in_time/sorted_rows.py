@@ -30,6 +30,7 @@ from millpond.features.columnar.array_inputs import check_years
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
+from millpond.features.inputs import check_time_range
 from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
@@ -39,8 +40,6 @@ from millpond.features.windows import hop_ms, window_start
 
 PIECE_ROWS = 1 << 18
 """The least number of rows in a piece."""
-
-_LARGEST_TIME = 1 << 60
 
 
 class PointInTime:
@@ -228,11 +227,8 @@ class _Piece:
         if times.null_count:
             raise DataError(f"GroupBy {group_by!r}: a row has no time; drop it or give it one")
         self.times: Integers = times.to_numpy()
-        if len(self.times) and int(np.abs(self.times).max()) > _LARGEST_TIME:
-            raise DataError(
-                f"GroupBy {group_by!r}: the time {int(self.times[np.abs(self.times).argmax()])} is no number of "
-                "milliseconds since the epoch; use unix_millis(column) on a timestamp"
-            )
+        if len(self.times):
+            check_time_range(group_by, int(self.times.min()), int(self.times.max()))
         self.is_query: npt.NDArray[np.bool_] = table.column(key_width + 1).to_numpy()
         self.groups = _groups(table.columns[:key_width], table.num_rows)
         """The number of each row's key within the piece."""
