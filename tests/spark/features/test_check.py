@@ -152,3 +152,30 @@ def test_a_derivation_of_a_sketch_is_not_exact():
     found = _exact_features(replace(JOIN, parts=(JoinPart(spent, {"customer": "user"}, ""),), derivations=derived))
     assert {name for name, is_exact in found.items() if not is_exact} == {"shop_approx_unique_count", "shops", "many"}
     assert {"share", "a"} <= set(found)
+
+
+def test_keys_and_features_may_have_the_names_of_the_logs_own_columns(spark):
+    """The fetcher's log gives such a column a prefix."""
+    named = GroupBy(
+        "named",
+        keys=(Field("name", "string"),),
+        inputs=(Field("unavailable", "string"), Field("time_ms", "long"), Field("Batch_end_ms", "string")),
+        accuracy="snapshot",
+    )
+    tables = {
+        "named": spark.createDataFrame(
+            [("a", "yes", B - 5, "x")], "name string, unavailable string, time_ms long, Batch_end_ms string"
+        )
+    }
+    log = spark.createDataFrame(
+        [("named", "a", B, "yes", B - 5, "x", B, []), ("named", "a", B + 1, "no", B - 5, "x", B, [])],
+        "name string, key_name string, time_ms long, feature_unavailable string, feature_time_ms long, "
+        "feature_Batch_end_ms string, batch_end_ms long, unavailable array<string>",
+    )
+    found = check(log, named, tables=tables)
+    counts = {name: (one.equal, one.different) for name, one in found.features.items()}
+    assert counts == {"unavailable": (1, 1), "time_ms": (2, 0), "Batch_end_ms": (2, 0)}
+    queries = spark.createDataFrame([("a", B, 7), ("b", B, 8)], "name string, asked long, label int")
+    logged_b = spark.createDataFrame([("named", "b", B, "log", 1, "log", B, [])], log.schema)
+    rows = training_set(queries, named, time_column="asked", tables=tables, bootstrap=logged_b).collect()
+    assert sorted((row.label, row.unavailable, row.time_ms) for row in rows) == [(7, "yes", B - 5), (8, "log", 1)]
