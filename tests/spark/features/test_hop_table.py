@@ -309,3 +309,11 @@ def test_what_has_no_hop_table_is_refused(uploads, tmp_path):
     for days in ((B + 1, B + DAY_MS), (B, B), (B, B + 1)):
         with pytest.raises(OptionError, match=str(days[0] if days[1] != B + 1 else days[1])):
             backfill(GROUP_BY, days, tmp_path / "hops", tables={})
+
+
+def test_a_backfill_into_the_future_is_refused(uploads):
+    """A table that ends later than now would hide the events that come until then."""
+    tables = uploads.table_of([("a", 1.0, None, None, B - 1)])
+    with pytest.raises(OptionError, match=r"'spent'.*future"):
+        backfill(GROUP_BY, (B - DAY_MS, B + DAY_MS), uploads.folder, tables=tables, clock=lambda: B)
+    assert backfill(GROUP_BY, (B - DAY_MS, B), uploads.folder, tables=tables, clock=lambda: B).end_ms == B
