@@ -193,6 +193,22 @@ def test_a_job_gives_the_events_of_new_days_and_counts_those_of_all(spark):
     assert watched.new_days() == {day: expected[day] for day in new_days}
 
 
+@pytest.mark.parametrize(
+    ("type_", "before", "after"),
+    [
+        ("bigint", (5, None), (None, 5)),
+        ("array<bigint>", ([None, 7], None), ([7, None], None)),
+        ("array<bigint>", ([], None), (None, [])),
+        ("map<string,bigint>", ({"a": None, "b": 7}, None), ({"a": 7, "b": None}, None)),
+    ],
+)
+def test_a_null_that_moved_is_a_change(spark, type_, before, after):
+    schema = f"time_ms bigint, x {type_}, y {type_}"
+    counts = [count_days(spark.createDataFrame([(0, *values)], schema))[0] for values in (before, after, before)]
+    assert counts[0].checksum != counts[1].checksum
+    assert counts[0] == counts[2]
+
+
 def test_a_key_without_new_events_stays_in_the_batch(uploads):
     rows = [("a", 1.0, "u", None, B - HOUR_MS), ("b", 2.0, "u", None, B - 12 * DAY_MS)]
     uploads.check(rows, B)
