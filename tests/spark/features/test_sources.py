@@ -153,3 +153,15 @@ def test_only_what_widens_without_loss_is_taken_for_an_input(spark, declared, fo
     else:
         with pytest.raises(DataError, match="'price'"):
             batch_rows(spark, wanted, 100, {"spent": rows})
+
+
+def test_an_event_of_a_stream_counts_from_its_own_time_and_not_from_its_arrival(spark, purchases, tmp_path):
+    """A batch that ends between the two has the event, so a tile of its arrival would count it again."""
+    path = str(tmp_path / "purchases")
+    purchases.write.parquet(path)
+    source = EventSource(path, stream=path, arrival_time_column="arrived")
+    read = stream_rows(spark, group_by(source)).writeStream.format("memory").queryName("read_by_own_time")
+    read.trigger(availableNow=True).start().awaitTermination()
+    assert {(row.time_ms, row.visible_ms, row.is_delete) for row in spark.table("read_by_own_time").collect()} == {
+        (time_ms, None, False) for time_ms in (10, 20, 30, 40)
+    }

@@ -96,7 +96,9 @@ def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = 
         if stream is None:
             raise OptionError(f"{whose}: its source {history!r} has no stream; declare one, or only upload it")
         rows = _selected(_stream(spark, stream, history, tables), source, stream)
-        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *_changes(rows, source, whose)))
+        # A batch has every event before its end, whenever it arrived. So the stream too goes by the event's own time.
+        changes = _changes(rows, source, whose) if isinstance(source, EntitySource) else _always()
+        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *changes))
     return _union(read)
 
 
