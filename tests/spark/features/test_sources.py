@@ -165,3 +165,25 @@ def test_an_event_of_a_stream_counts_from_its_own_time_and_not_from_its_arrival(
     assert {(row.time_ms, row.visible_ms, row.is_delete) for row in spark.table("read_by_own_time").collect()} == {
         (time_ms, None, False) for time_ms in (10, 20, 30, 40)
     }
+
+
+def test_a_change_without_a_mutation_time_counts_from_the_rows_own_time(spark):
+    """As online. The snapshot has it already, so without taking it back the row would stand twice."""
+    snapshot = spark.createDataFrame([("ann", 2.0, 0)], "user string, price double, time_ms bigint")
+    mutations = spark.createDataFrame(
+        [("ann", 2.0, 0, None, False), ("ann", 4.0, 150, None, False), ("ann", 8.0, None, None, False)],
+        "user string, price double, time_ms bigint, mutation_time bigint, is_before boolean",
+    )
+    read = history_rows(
+        spark, group_by(EntitySource("s", "m")), snapshots_end_ms=100, tables={"s": snapshot, "m": mutations}
+    )
+    assert values(read) == sorted(
+        [
+            ("ann", 0, 2.0, None, False),
+            ("ann", 0, 2.0, None, True),
+            ("ann", 0, 2.0, 0, False),
+            ("ann", 150, 4.0, 150, False),
+            ("ann", None, 8.0, None, False),
+        ],
+        key=repr,
+    )

@@ -53,7 +53,7 @@ class EntitySource:
         selects: column name to SQL expression; empty takes the table's columns as they are.
         wheres: SQL conditions; a row must meet all of them.
         time_column: the time that windows look at, in milliseconds since the epoch, UTC.
-        mutation_time_column: when the row was changed, in milliseconds.
+        mutation_time_column: when the row was changed, in milliseconds; the row's own time counts where it is null.
         is_before_column: true for the row as it was before a change, false for the row after it.
 
     >>> EntitySource("listings", "listing_changes", time_column="listed_ms").is_before_column

@@ -12,7 +12,8 @@ default). A DataFrame given under that name replaces it. ``wheres`` and ``select
 columns of times and changes are kept beside the selects, unless a select has their name.
 
 An entity's table is read as *changes*: a row that appears, and a row that goes, each with the time from which it
-counts. The snapshot contains every change before the snapshot's end, so for earlier times those changes are reverted.
+counts. A change without a mutation time counts from the row's own time. The snapshot contains every change before the
+snapshot's end, so for earlier times those changes are reverted.
 """
 
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables
 def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = None) -> DataFrame:
     """Return the streaming rows of a GroupBy: the plan's columns, then ``visible_ms`` and ``is_delete``.
 
-    ``visible_ms`` is the mutation time of an entity's change, null for events.
+    ``visible_ms`` is the time from which an entity's change counts, null for events.
 
     Args:
         spark: reads the streams. A path is read with the schema of the history's table.
@@ -207,7 +208,8 @@ def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:
     if isinstance(source, EntitySource):
         changed = checked_column(rows, Field(source.mutation_time_column, "long"), "mutation time column", whose)
         before = checked_column(rows, Field(source.is_before_column, "boolean"), "is_before column", whose)
-        return [changed.alias(VISIBLE), before.alias(IS_DELETE)]
+        own = checked_column(rows, Field(source.time_column, "long"), "time column", whose)
+        return [F.coalesce(changed, own).alias(VISIBLE), before.alias(IS_DELETE)]
     arrival = source.arrival_time_column if isinstance(source, EventSource) else None
     if arrival is None:
         return _always()
