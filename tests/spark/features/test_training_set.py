@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
-from millpond.features import Aggregation, Derivation, Field, GroupBy, Join, JoinPart
+from millpond.features import Aggregation, CompiledDerivations, Derivation, Field, GroupBy, Join, JoinPart
 from millpond.features.definitions import EntitySource, EventSource, JoinSource
 from millpond.spark.features.sources import batch_rows
 from millpond.spark.features.training_set import training_set
@@ -302,3 +302,34 @@ def test_derivations_in_another_time_zone_are_refused(spark):
             training_set(history, join, tables={"c": history})
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_derivations_see_keys_and_context_in_their_declared_types(spark):
+    """Queries may have narrower columns, which keep their types."""
+    spent = GroupBy("spent", (Field("user", "long"),), (Field("price", "long"),), (Aggregation("sum", "price"),))
+    derived = {
+        "twice": "user + user",
+        "text": "concat(amount, '')",
+        "euros": "concat(paid, '')",
+        "sum": "spent_price_sum + n",
+    }
+    join = Join(
+        "scored",
+        parts=(JoinPart(spent),),
+        context=(Field("amount", "double"), Field("paid", "decimal(20,2)"), Field("n", "long")),
+        derivations=tuple(Derivation(name, sql) for name, sql in derived.items()),
+    )
+    events = spark.createDataFrame([(2_000_000_000, B - 1, 5)], "user bigint, time_ms bigint, price bigint")
+    queries = spark.createDataFrame(
+        [(2_000_000_000, B, 3, Decimal("1.5"), 7)],
+        "user int, time_ms bigint, amount int, paid decimal(5,1), n bigint",
+    )
+    rows = training_set(queries, join, tables={"spent": events})
+    assert rows.schema.fields[: len(queries.columns)] == queries.schema.fields
+    (row,) = rows.collect()
+    online, _ = CompiledDerivations(
+        join.derivations,
+        {"user": "long", "amount": "double", "paid": "decimal(20,2)", "n": "long", "spent_price_sum": "long"},
+    ).apply({"user": 2_000_000_000, "amount": 3.0, "paid": Decimal("1.5"), "n": 7, "spent_price_sum": 5})
+    assert {name: row[name] for name in derived} == online
+    assert online == {"twice": 4_000_000_000, "text": "3.0", "euros": "1.50", "sum": 12}

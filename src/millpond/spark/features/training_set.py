@@ -38,6 +38,7 @@ _ORDER = "order_ms"
 _IS_QUERY = "is_query"
 _ROW = "row"
 _HASH = "key_hash"
+_OWN = "columns as queried"
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
@@ -238,7 +239,25 @@ def _derived(rows: DataFrame, join: Join) -> DataFrame:
     """Add the derivations of the Join, over its features, keys and context fields."""
     if not join.derivations:
         return rows
-    return _with_expressions(rows, CompiledDerivations(join.derivations, derivation_columns(join)))
+    compiled = CompiledDerivations(join.derivations, derivation_columns(join))
+    # A query's column may have a narrower type than the Join declares. Derivations see the declared one, as online.
+    typed = {
+        field.name: checked_column(rows, field, "column", f"Join {join.name!r}")
+        for field in (*join.keys, *join.context)
+        if rows.schema[field.name].dataType != _spark_type(field.type)
+    }
+    if not typed:
+        return _with_expressions(rows, compiled)
+    own = F.struct(*(F.col(quoted(name)).alias(name) for name in typed)).alias(_OWN)
+    columns = [typed[name].alias(name) if name in typed else F.col(quoted(name)) for name in rows.columns]
+    derived = _with_expressions(rows.select(*columns, own), compiled)
+    return derived.select(
+        *(
+            F.col(quoted(_OWN)).getField(name).alias(name) if name in typed else F.col(quoted(name))
+            for name in derived.columns
+            if name != _OWN
+        )
+    )
 
 
 def _with_expressions(rows: DataFrame, compiled: CompiledDerivations) -> DataFrame:
