@@ -333,3 +333,33 @@ def test_derivations_see_keys_and_context_in_their_declared_types(spark):
     ).apply({"user": 2_000_000_000, "amount": 3.0, "paid": Decimal("1.5"), "n": 7, "spent_price_sum": 5})
     assert {name: row[name] for name in derived} == online
     assert online == {"twice": 4_000_000_000, "text": "3.0", "euros": "1.50", "sum": 12}
+
+
+def test_keys_inputs_and_derivations_may_have_any_name(spark):
+    names = ("row", "Row of", "key_hash", "order_ms", "is_query", "key_0", "time_ms", "select", "a.b", "`")
+    schema = "row_key string, time_ms bigint, " + ", ".join(
+        f"`{name.replace('`', '``')}` string" for name in names if name != "time_ms"
+    )
+    latest = GroupBy(
+        "latest",
+        keys=(Field("row_key", "string"),),
+        inputs=tuple(Field(name, "long" if name == "time_ms" else "string") for name in names),
+        accuracy="snapshot",
+        derivations=(Derivation("rows", "concat(`row`, row_key)"),),
+    )
+    values = [name for name in names if name != "time_ms"]
+    events = spark.createDataFrame([("a", B - 1, *values)], schema)
+    queries = spark.createDataFrame([("a", B, "label")], "row_key string, asked bigint, `the label` string")
+    join = Join("any", (JoinPart(latest),))
+    (made,) = training_set(queries, join, time_column="asked", tables={"latest": events}).collect()
+    expected = {f"latest_{name}": B - 1 if name == "time_ms" else name for name in names}
+    assert made.asDict() == {"row_key": "a", "asked": B, "the label": "label", **expected, "latest_rows": "rowa"}
+    keyed = GroupBy(
+        "keyed",
+        (Field("row", "string"),),
+        aggregations=(Aggregation("count"),),
+        derivations=(Derivation("d", "`row`"),),
+    )
+    queries = spark.createDataFrame([("row", B)], "row string, time_ms bigint")
+    (made,) = training_set(queries, keyed, tables={"keyed": events}).collect()
+    assert (made.row, made["count"], made.d) == ("row", 1, "row")

@@ -36,7 +36,9 @@ from millpond.spark.features.spine import Time, spine
 
 _ORDER = "order_ms"
 _IS_QUERY = "is_query"
-_ROW = "row"
+_ROW = "row of the query"
+"""A column's name that no key, feature or derivation has."""
+
 _HASH = "key_hash"
 _OWN = "columns as queried"
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
@@ -219,7 +221,7 @@ def _derived_of(answered: DataFrame, part: JoinPart) -> DataFrame:
     compiled = CompiledDerivations(group_by.derivations, columns)
     features = set(feature_types(group_by))
     keys = [
-        F.col(_ROW).getField(column).cast(_spark_type(field.type)).alias(field.name)
+        F.col(quoted(_ROW)).getField(column).cast(_spark_type(field.type)).alias(field.name)
         for (column, _), field in zip(part.columns, group_by.keys, strict=True)
         if field.name not in features
     ]
@@ -230,7 +232,7 @@ def _named(answered: DataFrame, own: Sequence[str], part: JoinPart) -> DataFrame
     """Return the queries' own columns, followed by the features under their names in the Join."""
     names = [*part.group_by.feature_names, *(derivation.name for derivation in part.group_by.derivations)]
     return answered.select(
-        *(F.col(_ROW).getField(name).alias(name) for name in own),
+        *(F.col(quoted(_ROW)).getField(name).alias(name) for name in own),
         *(F.col(quoted(name)).alias(part.renamed(name)) for name in names),
     )
 
