@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from millpond.features import CompiledDerivations, GroupBy, Join, compile_group_by
 from millpond.features.definitions.feature_types import derivation_columns, feature_types
 from millpond.features.types import DataType, parse_type
-from millpond.spark.features.columns import quoted
+from millpond.spark.features.columns import comparable, quoted
 from millpond.spark.features.join_columns import as_join, join_types
 from millpond.spark.features.logged_answers import ANSWER, ANSWERED_AT, UNKNOWN_FEATURES, answers_of
 from millpond.spark.features.sources import Arrivals, Tables, knows_arrivals
@@ -163,19 +163,7 @@ def _second_class(name: str, equal: Column) -> Column:
 
 def _equal(name: str, type_: DataType) -> Column:
     logged, computed = F.col(quoted(ANSWER)).getField(name), F.col(quoted(name))
-    return _comparable(logged, type_).eqNullSafe(_comparable(computed, type_))
-
-
-def _comparable(value: Column, type_: DataType) -> Column:
-    """Return a value in a form that Spark can compare: maps become their sorted entries."""
-    if type_.element is None:
-        return value
-    element = type_.element
-    if type_.key is None:
-        return value if element.element is None else F.transform(value, lambda one: _comparable(one, element))
-    if element.element is not None:
-        value = F.transform_values(value, lambda _, one: _comparable(one, element))
-    return F.array_sort(F.map_entries(value))
+    return comparable(logged, type_).eqNullSafe(comparable(computed, type_))
 
 
 def _result(found: DataFrame, join: Join, types: Mapping[str, DataType], examples: int) -> CheckResult:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from millpond.errors import DataError
 from millpond.features import Field, Join
 from millpond.features.logged_columns import CONTEXT_PREFIX, logged_column
-from millpond.spark.features.columns import checked_column, quoted
+from millpond.spark.features.columns import checked_column, comparable, quoted
 from millpond.spark.features.join_columns import join_types, query_time
 
 ANSWER = "logged answer"
@@ -24,6 +24,8 @@ ANSWERED_AT = "time of the answer"
 
 UNKNOWN_FEATURES = "features not known"
 """The features of an answer that were not known, an array of their names."""
+
+_QUESTION = "keys, context and time"
 
 _NAME = "name"
 _TIME = "time_ms"
@@ -70,20 +72,28 @@ def split_by_answers(
         DataError: a column is missing or of a wrong type.
     """
     features = list(join_types(join))
-    names = [field.name for field in (*join.keys, *join.context)]
     answers = answers_of(logged, join).where(F.size(F.col(quoted(UNKNOWN_FEATURES))) == 0)
-    asked = [F.col(quoted(name)) for name in (*names, ANSWERED_AT)]
+    asked = [
+        *(
+            comparable(F.col(quoted(field.name)), field.parsed).alias(field.name)
+            for field in (*join.keys, *join.context)
+        ),
+        F.col(quoted(ANSWERED_AT)),
+    ]
     # Of several answers to one query the one whose JSON sorts first: any would do, but always the same.
     values = F.col(quoted(ANSWER))
-    answers = answers.groupBy(F.struct(*asked).alias("question")).agg(F.min_by(values, F.to_json(values)).alias(ANSWER))
+    answers = answers.groupBy(F.struct(*asked).alias(_QUESTION)).agg(F.min_by(values, F.to_json(values)).alias(ANSWER))
     whose = f"Join {join.name!r}"
     fields = [
-        *(checked_column(queries, field, "key", whose).alias(field.name) for field in (*join.keys, *join.context)),
+        *(
+            comparable(checked_column(queries, field, "key", whose), field.parsed).alias(field.name)
+            for field in (*join.keys, *join.context)
+        ),
         query_time(queries, time_column, whose).alias(ANSWERED_AT),
     ]
-    rows = queries.withColumn("question", F.struct(*fields))
-    same = rows["question"].eqNullSafe(answers["question"])
-    matched = rows.join(answers, same, "left").drop("question")
+    rows = queries.withColumn(_QUESTION, F.struct(*fields))
+    same = rows[quoted(_QUESTION)].eqNullSafe(answers[quoted(_QUESTION)])
+    matched = rows.join(answers, same, "left")
     own = [F.col(quoted(name)) for name in queries.columns]
     served = matched.where(F.col(quoted(ANSWER)).isNotNull()).select(
         *own, *(F.col(quoted(ANSWER)).getField(name).alias(name) for name in features)
