@@ -10,8 +10,11 @@ from pyspark.sql import functions as F
 from millpond.errors import DataError, OptionError
 from millpond.features import Aggregation, CompiledDerivations, Derivation, Field, GroupBy, Join, JoinPart
 from millpond.features.definitions import EntitySource, EventSource, JoinSource
+from millpond.kv import LmdbStore
+from millpond.metrics import MemoryRecorder
 from millpond.spark.features.sources import batch_rows
 from millpond.spark.features.training_set import training_set
+from millpond.spark.features.upload import upload
 from tests.features import oracle
 
 pytestmark = pytest.mark.spark
@@ -363,3 +366,25 @@ def test_keys_inputs_and_derivations_may_have_any_name(spark):
     queries = spark.createDataFrame([("row", B)], "row string, time_ms bigint")
     (made,) = training_set(queries, keyed, tables={"keyed": events}).collect()
     assert (made.row, made["count"], made.d) == ("row", 1, "row")
+
+
+def test_rows_without_a_time_of_a_join_that_is_a_source_are_left_out_and_counted(spark, tmp_path):
+    spent = GroupBy("spent", (Field("user", "string"),), (Field("price", "long"),), (Aggregation("sum", "price"),))
+    visits = GroupBy(
+        "visits",
+        (Field("user", "string"),),
+        (Field("spent_price_sum", "long"),),
+        (Aggregation("sum", "spent_price_sum"),),
+        sources=(JoinSource(Join("visit", (JoinPart(spent),), left=EventSource("left"))),),
+    )
+    tables = {
+        "spent": spark.createDataFrame([("ann", B - 9, 5)], "user string, time_ms bigint, price bigint"),
+        "left": spark.createDataFrame([("ann", B - 3), ("ann", None)], "user string, time_ms bigint"),
+    }
+    recorder = MemoryRecorder()
+    with LmdbStore(tmp_path / "kv") as store:
+        assert upload(visits, B, store, tables=tables, recorder=recorder).rows == 1
+    assert recorder.total("millpond_upload_events_without_time_total", name="visits") == 1
+    queries = spark.createDataFrame([("ann", B)], "user string, time_ms bigint")
+    (row,) = training_set(queries, visits, tables=tables).collect()
+    assert row.spent_price_sum_sum == 5

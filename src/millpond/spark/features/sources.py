@@ -237,9 +237,19 @@ def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None, snap
 
     left = source.join.left
     queries = read_source(spark, left, tables)
+    timed, untimed = queries, None
+    if left.time_column in queries.columns:
+        has_time = F.col(quoted(left.time_column)).isNotNull()
+        timed, untimed = queries.where(has_time), queries.where(~has_time)
     rows = training_set(
-        queries, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
+        timed, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
     )
+    if untimed is not None:
+        # As with other sources, rows without a time are left out and counted, and do not fail the others.
+        features = rows.schema.fields[len(queries.columns) :]
+        rows = rows.unionByName(
+            untimed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in features))
+        )
     return _selected(rows, source, source.join.name)
 
 
