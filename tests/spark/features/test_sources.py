@@ -187,3 +187,17 @@ def test_a_change_without_a_mutation_time_counts_from_the_rows_own_time(spark):
         ],
         key=repr,
     )
+
+
+def test_a_change_that_does_not_say_whether_it_is_before_is_the_row_after_it(spark):
+    """As online."""
+    snapshot = spark.createDataFrame([("ann", 2.0, 0)], "user string, price double, time_ms bigint")
+    mutations = spark.createDataFrame(
+        [("ann", 2.0, 0, 50, None)],
+        "user string, price double, time_ms bigint, mutation_time bigint, is_before boolean",
+    )
+    tables = {"s": snapshot, "m": mutations}
+    read = history_rows(spark, group_by(EntitySource("s", "m")), snapshots_end_ms=100, tables=tables)
+    assert values(read) == sorted(
+        [("ann", 0, 2.0, None, False), ("ann", 0, 2.0, None, True), ("ann", 0, 2.0, 50, False)], key=repr
+    )

@@ -209,7 +209,7 @@ def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:
         changed = checked_column(rows, Field(source.mutation_time_column, "long"), "mutation time column", whose)
         before = checked_column(rows, Field(source.is_before_column, "boolean"), "is_before column", whose)
         own = checked_column(rows, Field(source.time_column, "long"), "time column", whose)
-        return [F.coalesce(changed, own).alias(VISIBLE), before.alias(IS_DELETE)]
+        return [F.coalesce(changed, own).alias(VISIBLE), F.coalesce(before, F.lit(False)).alias(IS_DELETE)]
     arrival = source.arrival_time_column if isinstance(source, EventSource) else None
     if arrival is None:
         return _always()
