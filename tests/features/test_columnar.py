@@ -1,5 +1,6 @@
 """Collecting a table by array operations gives what collecting each group's events gives."""
 
+import datetime as dt
 from collections import defaultdict
 
 import numpy as np
@@ -13,6 +14,7 @@ from millpond.features import Aggregation, Field, GroupBy
 from millpond.features.columnar.collect_table import collect_table, group_rows, store_table
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.operations import OPERATIONS
+from millpond.features.point_in_time.sorted_rows import edge_values
 from millpond.features.types import parse_type
 from tests.features import operation_oracle
 from tests.features.test_compiled_cells import values_of
@@ -232,3 +234,24 @@ def test_a_date_that_could_not_be_read_back_is_refused(type_, column, named):
         collect(table)
     wrong_first = named.startswith("-")
     assert collect(table.slice(2 if wrong_first else 0, 1)).count == 1
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
+def test_timestamps_of_the_first_and_last_hours_are_taken_in_every_zone(zone):
+    """In the zone of the session they lie in the year 0 or 10000."""
+    ends = [dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)]
+    moments = pa.array(ends, pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz=zone))
+    columns = {
+        "timestamp": moments,
+        "array<timestamp>": pa.ListArray.from_arrays([0, 1, 2], moments),
+        "map<string,timestamp>": pa.MapArray.from_arrays([0, 1, 2], ["a", "a"], moments),
+    }
+    for type_, column in columns.items():
+        visits = GroupBy("visits", (Field("k", "string"),), (Field("x", type_),), (Aggregation("max", "x"),))
+        cells = compile_cells(visits)
+        table = pa.table({"x": column})
+        (ir,) = collect_table(cells, group_rows(pa.table({"k": ["a", "a"]})), np.array([0, 0]), table).irs()
+        expected = {"a": ends[1]} if type_.startswith("map") else ends[1]
+        assert cells.features[0].finish(*ir) == expected
+        of_edge = edge_values(column, parse_type(type_))
+        assert of_edge[1] in (ends[1], [ends[1]], {"a": ends[1]})

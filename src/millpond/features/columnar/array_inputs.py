@@ -70,7 +70,7 @@ class TableInputs:
     def _listed(self, position: int) -> Column:
         found = self.array(position)
         if found is None:
-            values = self._given[position].to_pylist(maps_as_pydicts="strict")
+            values = in_utc(self._given[position], self._types[position]).to_pylist(maps_as_pydicts="strict")
             return self._events.column(position, values)
         return Column(None if found.valid is None else found.valid.tolist(), found.listed())
 
@@ -157,6 +157,14 @@ def check_years(whose: str, field: Field, column: pa.Array | pa.ChunkedArray) ->
         if found is not None and not least <= found <= greatest:
             text = pa.scalar(found, values.type).cast(arrow).cast(pa.string()).as_py()
             raise unfit_input(whose, field, UnfitError(text, OUTSIDE_YEARS))
+
+
+def in_utc(column: Any, type_: DataType) -> Any:
+    """Return a column of timestamps, also in arrays and maps, with the time zone UTC, and any other as it is.
+
+    Python's years end in local time: the last hours of the year 9999 have no datetime in a zone east of UTC.
+    """
+    return column.cast(type_.arrow()) if type_.scalar.kind == "timestamp" else column
 
 
 def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:

@@ -24,7 +24,7 @@ from millpond.features.inputs import Inputs
 from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
-from millpond.features.point_in_time.sorted_rows import edge_values
+from millpond.features.point_in_time.sorted_rows import edge_values, key_part
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType, parse_type
 from millpond.features.windows import DAY_MS
@@ -65,7 +65,7 @@ class ChangingRows:
             columns = batch.columns
             for field, column in zip(self.group_by.inputs, columns[width + 2 :], strict=False):
                 check_years(f"GroupBy {self.group_by.name!r}", field, column)
-            keys = list(zip(*(column.to_pylist() for column in columns[:width]), strict=True))
+            keys = list(zip(*map(key_part, columns[:width]), strict=True))
             counting, is_query, *inputs = (
                 columns[width].to_pylist(),
                 columns[width + 1].to_pylist(),

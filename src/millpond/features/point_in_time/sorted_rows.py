@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
-from millpond.features.columnar.array_inputs import check_years
+from millpond.features.columnar.array_inputs import check_years, in_utc
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
@@ -294,7 +294,7 @@ def edge_values(column: pa.Array, type_: DataType) -> list[Any]:
     >>> edge_values(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), parse_type("map<string,long>"))
     [{'a': 1}]
     """
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = in_utc(column, type_).to_pylist()
     if type_.element is None and type_.kind != "timestamp":
         return values
     return [_edge_value(value, type_) for value in values]
@@ -311,7 +311,13 @@ def _edge_value(value: Any, type_: DataType) -> Any:
 
 
 def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
-    return tuple(column[row].as_py() for column in table.columns[:width])
+    return tuple(map(key_part, (column[row] for column in table.columns[:width])))
+
+
+def key_part(value: Any) -> Any:
+    """Return a part of a key, an Arrow scalar or column, as Python values that are equal exactly if it is."""
+    value = value.cast(pa.int64()) if pa.types.is_timestamp(value.type) else value
+    return value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist()
 
 
 def _groups(keys: Sequence[pa.ChunkedArray], rows: int) -> Integers:

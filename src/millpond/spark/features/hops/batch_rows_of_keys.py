@@ -27,7 +27,7 @@ from millpond.features.inputs import check_time_range
 from millpond.features.types import parse_type
 from millpond.spark.features.columns import TIME, key_names
 from millpond.spark.features.hops.key_groups import KeyGroups, encoded_key, groups_of_events
-from millpond.spark.features.tiles.combine import input_values
+from millpond.spark.features.tiles.combine import input_values, key_values
 from millpond.spark.shuffle.arrow_lots import lots
 
 RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
@@ -138,7 +138,7 @@ def _latest_rows(
         kept = kept_rows(plan, table, counts)
         for field, column in zip(plan.group_by.inputs, kept.columns[width + 1 :], strict=True):
             check_years(f"GroupBy {plan.name!r}", field, column)
-        keys = zip(*(column.to_pylist() for column in kept.columns[:width]), strict=True)
+        keys = zip(*key_values(plan, kept.columns[:width]), strict=True)
         inputs = [input_values(column, type_) for column, type_ in zip(kept.columns[width + 1 :], types, strict=True)]
         for name, time_ms, values in zip(keys, kept[TIME].to_pylist(), zip(*inputs, strict=True), strict=True):
             key = encoded_key(plan, name)
