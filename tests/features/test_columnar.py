@@ -1,5 +1,6 @@
 """Collecting a table by array operations gives what collecting each group's events gives."""
 
+import datetime as dt
 from collections import defaultdict
 
 import numpy as np
@@ -13,6 +14,7 @@ from millpond.features import Aggregation, Field, GroupBy
 from millpond.features.columnar.collect_table import collect_table, group_rows, store_table
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.operations import OPERATIONS
+from millpond.features.point_in_time.sorted_rows import edge_values
 from millpond.features.types import parse_type
 from tests.features import operation_oracle
 from tests.features.test_compiled_cells import values_of
@@ -198,3 +200,58 @@ def test_a_missing_column_and_missing_times_are_refused():
         collect_table(cells, groups, [0], table)
     with pytest.raises(DataError, match="without nulls"):
         collect_table(cells, groups, pa.array([None], pa.int64()), table.append_column("shop", [["s"]]))
+
+
+DAYS = pa.array([0, None, 3_000_000], pa.int32()).cast(pa.date32())
+MOMENTS = pa.array([0, None, (1 << 63) - 1]).cast(pa.timestamp("us", tz="UTC"))
+LONG_AGO = pa.array([-800_000, None, 0], pa.int32()).cast(pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("type_", "column", "named"),
+    [
+        ("date", DAYS, "10183-09-21"),
+        ("date", LONG_AGO, "-0221-09-04"),
+        ("timestamp", MOMENTS, "32103"),
+        ("array<date>", pa.ListArray.from_arrays([0, 1, 1, 3], DAYS), "10183-09-21"),
+        ("map<string,date>", pa.MapArray.from_arrays([0, 1, 1, 3], ["a", "b", "c"], DAYS), "10183-09-21"),
+    ],
+)
+def test_a_date_that_could_not_be_read_back_is_refused(type_, column, named):
+    visits = GroupBy(
+        "visits",
+        (Field("k", "string"),),
+        (Field("x", type_),),
+        (Aggregation("max", "x"), Aggregation("last_k", "x", k=2), Aggregation("count", "x")),
+    )
+    cells = compile_cells(visits)
+    table = pa.table({"x": column, "k": ["a"] * 3})
+
+    def collect(rows):
+        return collect_table(cells, group_rows(rows.select(["k"])), np.zeros(len(rows), np.int64), rows)
+
+    with pytest.raises(DataError, match=rf"(?s)'visits'.*'x'.*{named}.*years 1 and 9999"):
+        collect(table)
+    wrong_first = named.startswith("-")
+    assert collect(table.slice(2 if wrong_first else 0, 1)).count == 1
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
+def test_timestamps_of_the_first_and_last_hours_are_taken_in_every_zone(zone):
+    """In the zone of the session they lie in the year 0 or 10000."""
+    ends = [dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)]
+    moments = pa.array(ends, pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz=zone))
+    columns = {
+        "timestamp": moments,
+        "array<timestamp>": pa.ListArray.from_arrays([0, 1, 2], moments),
+        "map<string,timestamp>": pa.MapArray.from_arrays([0, 1, 2], ["a", "a"], moments),
+    }
+    for type_, column in columns.items():
+        visits = GroupBy("visits", (Field("k", "string"),), (Field("x", type_),), (Aggregation("max", "x"),))
+        cells = compile_cells(visits)
+        table = pa.table({"x": column})
+        (ir,) = collect_table(cells, group_rows(pa.table({"k": ["a", "a"]})), np.array([0, 0]), table).irs()
+        expected = {"a": ends[1]} if type_.startswith("map") else ends[1]
+        assert cells.features[0].finish(*ir) == expected
+        of_edge = edge_values(column, parse_type(type_))
+        assert of_edge[1] in (ends[1], [ends[1]], {"a": ends[1]})

@@ -42,6 +42,33 @@ def check_times(group_by: str, times: Sequence[int]) -> None:
         )
 
 
+LARGEST_TIME_MS = 1 << 60
+"""Times beyond this one are no milliseconds: differences of two times must fit into 64 bits."""
+
+
+def check_time_range(group_by: str, least_ms: int, greatest_ms: int) -> None:
+    """Raise if some times are too large for milliseconds since the epoch.
+
+    Args:
+        group_by: the name in errors.
+        least_ms: the least of the times.
+        greatest_ms: the greatest of the times.
+
+    Raises:
+        DataError: one of them is.
+
+    >>> check_time_range("route", -(1 << 63), 0)
+    Traceback (most recent call last):
+    millpond.errors.DataError: GroupBy 'route': the time -9223372036854775808 is no number of milliseconds since the...
+    """
+    for time_ms in (least_ms, greatest_ms):
+        if abs(time_ms) > LARGEST_TIME_MS:
+            raise DataError(
+                f"GroupBy {group_by!r}: the time {time_ms} is no number of milliseconds since the epoch; "
+                "use unix_millis(column) on a timestamp, and null for a row without a time"
+            )
+
+
 class Column(NamedTuple):
     """One input of some events: its values in their inside form, and which events have one.
 
@@ -99,7 +126,18 @@ class EventColumns:
         try:
             return Column(present, type_.inward(values))
         except UnfitError as unfit:
-            raise DataError(
-                f"GroupBy {self._group_by!r}: input {field.name!r} must be of type {field.type} or None, "
-                f"got {unfit.value!r}: {unfit.reason}; convert it before it is aggregated"
-            ) from unfit
+            raise unfit_input(f"GroupBy {self._group_by!r}", field, unfit) from unfit
+
+
+def unfit_input(whose: str, field: Field, unfit: UnfitError) -> DataError:
+    """Return the error for an input that is not as declared.
+
+    Args:
+        whose: the beginning of the error, such as ``"GroupBy 'route'"``.
+        field: the input.
+        unfit: its value, and why it does not fit.
+    """
+    return DataError(
+        f"{whose}: input {field.name!r} must be of type {field.type} or None, "
+        f"got {unfit.value!r}: {unfit.reason}; convert it before it is aggregated"
+    )

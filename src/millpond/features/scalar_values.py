@@ -42,6 +42,12 @@ _MICROSECOND_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _MICROSECOND_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _EXACT = Context(prec=80)
 
+YEARS = {"date": (_DAY_MIN, _DAY_MAX), "timestamp": (_MICROSECOND_MIN, _MICROSECOND_MAX)}
+"""The least and the greatest inside value of dates and timestamps: those of the years 1 and 9999."""
+
+OUTSIDE_YEARS = "it is not between the years 1 and 9999 in UTC"
+"""Why a date or timestamp that Spark and Arrow can hold is refused."""
+
 
 class UnfitError(Exception):
     """A value is not of its type; the caller adds the name of the column and raises a DataError."""
@@ -137,7 +143,7 @@ def _inward_timestamps(values: Sequence[datetime]) -> Sequence[int]:
         _first(values, lambda value: value.utcoffset() is None, "it has no time zone; say value.replace(tzinfo=UTC)")
     for value, found in zip(values, microseconds, strict=True):
         if not _MICROSECOND_MIN <= found <= _MICROSECOND_MAX:
-            raise UnfitError(value, "it is not between the years 1 and 9999 in UTC")
+            raise UnfitError(value, OUTSIDE_YEARS)
     return microseconds
 
 
@@ -204,10 +210,8 @@ SCALAR_FORMS: dict[str, ScalarForm] = {
     "double": _form({float, int}, _inward_doubles, inside=float, check=_check_finite),
     "string": _form({str}, _inward_strings, inside=str),
     "binary": _form({bytes}, inside=bytes),
-    "date": _form({date}, _inward_dates, _outward_date, check=_within(_DAY_MIN, _DAY_MAX)),
-    "timestamp": _form(
-        {datetime}, _inward_timestamps, _outward_timestamp, check=_within(_MICROSECOND_MIN, _MICROSECOND_MAX)
-    ),
+    "date": _form({date}, _inward_dates, _outward_date, check=_within(*YEARS["date"])),
+    "timestamp": _form({datetime}, _inward_timestamps, _outward_timestamp, check=_within(*YEARS["timestamp"])),
 }
 """The scalar types without parameters; `decimal_form` makes the form of a decimal."""
 

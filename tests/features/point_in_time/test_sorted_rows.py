@@ -13,6 +13,7 @@ from millpond.features import Aggregation, Field, GroupBy, Tile, compile_group_b
 from millpond.features.compiled_cells import compile_cells
 from millpond.features.latest_rows import latest_row
 from millpond.features.operations import OPERATIONS
+from millpond.features.point_in_time.changing_rows import ChangingRows
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import PointInTime, edge_values
 from millpond.features.types import parse_type
@@ -250,7 +251,7 @@ def test_a_sum_of_more_than_64_bits_is_refused_by_name():
         answered(group_by, events, [(("a", 1), 2)], 5, 5)
 
 
-@pytest.mark.parametrize("time", [None, 1 << 61])
+@pytest.mark.parametrize("time", [None, 1 << 61, -(1 << 63)])
 def test_a_row_without_a_time_is_refused(time):
     group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count"),))
     batches = sorted_batches(group_by, [(("a", 1), 0, ())], [], 5)
@@ -266,3 +267,33 @@ def test_a_map_of_dates_comes_back_as_it_went_in():
     )
     found = answered(group_by, [(("a", 1), 0, ({"x": today, "y": None},))], [(("a", 1), 1), (("b", 1), 1)], 5, 5)
     assert found == [{"c0_max_1d": {"x": today}}, {"c0_max_1d": None}]
+
+
+@pytest.mark.parametrize("operations", [("max",), ("max", "last_k"), ()])
+def test_a_date_that_could_not_be_read_back_is_refused(operations):
+    aggregations = tuple(Aggregation(one, "c0", **PARAMETERS[OPERATIONS[one].parameter]) for one in operations)
+    accuracy = "temporal" if operations else "snapshot"
+    group_by = GroupBy("any", KEYS, (Field("c0", "date"),), aggregations, accuracy=accuracy)
+    (batch,) = sorted_batches(group_by, [(("a", 1), 0, (None,))], [(("a", 1), 1)], 5)
+    far = pa.array([3_000_000, None], pa.int32()).cast(pa.date32())
+    with pytest.raises(DataError, match=r"'any'.*'c0'.*10183-09-21.*years 1 and 9999"):
+        list(PointInTime(group_by).answers([batch.set_column(4, batch.schema.names[4], far)]))
+
+
+def test_keys_of_the_last_hours_are_taken_in_every_zone():
+    """In the zone of the session they lie in the year 10000."""
+    keys = (Field("until", "timestamp"),)
+    group_by = GroupBy("any", keys=keys, aggregations=(Aggregation("count"), Aggregation("count", windows=("1d",))))
+    last = dt.datetime.max.replace(tzinfo=dt.UTC)
+    until = pa.array([last, last, last], pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz="Asia/Kolkata"))
+    times, is_query = pa.array([0, 1, 2]), pa.array([False, False, True])
+    batch = pa.record_batch([until, times, is_query], names=["until", "time_ms", "is_query"])
+    batches = [batch.slice(row, 1) for row in range(3)]
+    (found,) = PointInTime(group_by, piece_rows=1).answers(batches)
+    assert found.to_pylist() == [{"count": 2, "count_1d": 2}]
+    changing = pa.record_batch(
+        [until, times, is_query, times, pa.array([False] * 3)],
+        names=["until", "counting", "is_query", "time_ms", "is_delete"],
+    )
+    (found,) = ChangingRows(group_by).answers([changing])
+    assert found.to_pylist() == [{"count": 2, "count_1d": 2}]

@@ -152,3 +152,53 @@ def test_a_derivation_of_a_sketch_is_not_exact():
     found = _exact_features(replace(JOIN, parts=(JoinPart(spent, {"customer": "user"}, ""),), derivations=derived))
     assert {name for name, is_exact in found.items() if not is_exact} == {"shop_approx_unique_count", "shops", "many"}
     assert {"share", "a"} <= set(found)
+
+
+def test_keys_and_features_may_have_the_names_of_the_logs_own_columns(spark):
+    """The fetcher's log gives such a column a prefix."""
+    named = GroupBy(
+        "named",
+        keys=(Field("name", "string"),),
+        inputs=(Field("unavailable", "string"), Field("time_ms", "long"), Field("Batch_end_ms", "string")),
+        accuracy="snapshot",
+    )
+    tables = {
+        "named": spark.createDataFrame(
+            [("a", "yes", B - 5, "x")], "name string, unavailable string, time_ms long, Batch_end_ms string"
+        )
+    }
+    log = spark.createDataFrame(
+        [("named", "a", B, "yes", B - 5, "x", B, []), ("named", "a", B + 1, "no", B - 5, "x", B, [])],
+        "name string, key_name string, time_ms long, feature_unavailable string, feature_time_ms long, "
+        "feature_Batch_end_ms string, batch_end_ms long, unavailable array<string>",
+    )
+    found = check(log, named, tables=tables)
+    counts = {name: (one.equal, one.different) for name, one in found.features.items()}
+    assert counts == {"unavailable": (1, 1), "time_ms": (2, 0), "Batch_end_ms": (2, 0)}
+    queries = spark.createDataFrame([("a", B, 7), ("b", B, 8)], "name string, asked long, label int")
+    logged_b = spark.createDataFrame([("named", "b", B, "log", 1, "log", B, [])], log.schema)
+    rows = training_set(queries, named, time_column="asked", tables=tables, bootstrap=logged_b).collect()
+    assert sorted((row.label, row.unavailable, row.time_ms) for row in rows) == [(7, "yes", B - 5), (8, "log", 1)]
+
+
+def test_answers_are_found_by_context_of_every_type_beside_any_columns(spark, purchases):
+    join = replace(
+        JOIN, context=(Field("amount", "double"), Field("cart", "map<string,long>"), Field("seen", "array<string>"))
+    )
+    answers = [({"x": 1, "y": 2}, ["a"], 100.0), ({"x": 1}, ["a", "b"], 200.0), (None, None, 300.0)]
+    log = spark.createDataFrame(
+        [("score", "ann", 1.0, cart, seen, B, price, None, None, None, []) for cart, seen, price in answers],
+        "name string, customer string, context_amount double, context_cart map<string,bigint>, "
+        "context_seen array<string>, time_ms bigint, price_sum_1d double, "
+        "price_count_1d_by_shop map<string,bigint>, shop_approx_unique_count bigint, share double, "
+        "unavailable array<string>",
+    )
+    asked = [({"y": 2, "x": 1}, ["a"]), ({"x": 1}, ["a", "b"]), (None, None), ({"x": 2}, ["a"])]
+    queries = spark.createDataFrame(
+        [("ann", 1.0, cart, seen, B, f"question {number}") for number, (cart, seen) in enumerate(asked)],
+        "customer string, amount double, cart map<string,bigint>, seen array<string>, time_ms bigint, question string",
+    )
+    rows = training_set(queries, join, tables={"purchases": purchases}, bootstrap=log)
+    assert rows.columns == [*queries.columns, *FEATURES]
+    found = {row.question: row.price_sum_1d for row in rows.collect()}
+    assert found == {"question 0": 100.0, "question 1": 200.0, "question 2": 300.0, "question 3": 1.0}

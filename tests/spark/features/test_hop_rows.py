@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millpond.errors import CorruptionError
+from millpond.errors import CorruptionError, DataError
 from millpond.features import DAY_MS, Aggregation, Field, GroupBy, compile_group_by
 from millpond.spark.features.hops.batch_rows_of_keys import RowCounts, batch_rows_of_keys
 from millpond.spark.features.hops.files import KEY_HASH, read_files
@@ -130,3 +130,12 @@ def test_a_file_is_refused_whichever_of_its_bytes_is_altered(tmp_path):
             list(read_files(tmp_path, [name], [KEY_HASH])[0])
     (tmp_path / name).write_bytes(data)
     assert sum(map(len, read_files(tmp_path, [name], [KEY_HASH])[0]))
+
+
+def test_a_time_that_is_no_number_of_milliseconds_is_refused(tmp_path):
+    """The distance of the least long from the batch end does not fit into 64 bits: it would be a time after the end."""
+    events = events_of([("a", 1, -(1 << 63), 1.0)], lambda k, n: n)
+    with pytest.raises(DataError, match=r"'spent'.*-9223372036854775808.*milliseconds"):
+        list(batch_rows_of_keys(PLAN, B, events.slice(1).to_batches(), RowCounts()))
+    with pytest.raises(DataError, match=r"'spent'.*-9223372036854775808.*milliseconds"):
+        list(HopTask(PLAN, B, tmp_path, 1, 1, (), ()).attempt().batch_rows(events.to_batches(), RowCounts()))

@@ -193,6 +193,22 @@ def test_a_job_gives_the_events_of_new_days_and_counts_those_of_all(spark):
     assert watched.new_days() == {day: expected[day] for day in new_days}
 
 
+@pytest.mark.parametrize(
+    ("type_", "before", "after"),
+    [
+        ("bigint", (5, None), (None, 5)),
+        ("array<bigint>", ([None, 7], None), ([7, None], None)),
+        ("array<bigint>", ([], None), (None, [])),
+        ("map<string,bigint>", ({"a": None, "b": 7}, None), ({"a": 7, "b": None}, None)),
+    ],
+)
+def test_a_null_that_moved_is_a_change(spark, type_, before, after):
+    schema = f"time_ms bigint, x {type_}, y {type_}"
+    counts = [count_days(spark.createDataFrame([(0, *values)], schema))[0] for values in (before, after, before)]
+    assert counts[0].checksum != counts[1].checksum
+    assert counts[0] == counts[2]
+
+
 def test_a_key_without_new_events_stays_in_the_batch(uploads):
     rows = [("a", 1.0, "u", None, B - HOUR_MS), ("b", 2.0, "u", None, B - 12 * DAY_MS)]
     uploads.check(rows, B)
@@ -309,3 +325,11 @@ def test_what_has_no_hop_table_is_refused(uploads, tmp_path):
     for days in ((B + 1, B + DAY_MS), (B, B), (B, B + 1)):
         with pytest.raises(OptionError, match=str(days[0] if days[1] != B + 1 else days[1])):
             backfill(GROUP_BY, days, tmp_path / "hops", tables={})
+
+
+def test_a_backfill_into_the_future_is_refused(uploads):
+    """A table that ends later than now would hide the events that come until then."""
+    tables = uploads.table_of([("a", 1.0, None, None, B - 1)])
+    with pytest.raises(OptionError, match=r"'spent'.*future"):
+        backfill(GROUP_BY, (B - DAY_MS, B + DAY_MS), uploads.folder, tables=tables, clock=lambda: B)
+    assert backfill(GROUP_BY, (B - DAY_MS, B), uploads.folder, tables=tables, clock=lambda: B).end_ms == B

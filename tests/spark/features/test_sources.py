@@ -153,3 +153,51 @@ def test_only_what_widens_without_loss_is_taken_for_an_input(spark, declared, fo
     else:
         with pytest.raises(DataError, match="'price'"):
             batch_rows(spark, wanted, 100, {"spent": rows})
+
+
+def test_an_event_of_a_stream_counts_from_its_own_time_and_not_from_its_arrival(spark, purchases, tmp_path):
+    """A batch that ends between the two has the event, so a tile of its arrival would count it again."""
+    path = str(tmp_path / "purchases")
+    purchases.write.parquet(path)
+    source = EventSource(path, stream=path, arrival_time_column="arrived")
+    read = stream_rows(spark, group_by(source)).writeStream.format("memory").queryName("read_by_own_time")
+    read.trigger(availableNow=True).start().awaitTermination()
+    assert {(row.time_ms, row.visible_ms, row.is_delete) for row in spark.table("read_by_own_time").collect()} == {
+        (time_ms, None, False) for time_ms in (10, 20, 30, 40)
+    }
+
+
+def test_a_change_without_a_mutation_time_counts_from_the_rows_own_time(spark):
+    """As online. The snapshot has it already, so without taking it back the row would stand twice."""
+    snapshot = spark.createDataFrame([("ann", 2.0, 0)], "user string, price double, time_ms bigint")
+    mutations = spark.createDataFrame(
+        [("ann", 2.0, 0, None, False), ("ann", 4.0, 150, None, False), ("ann", 8.0, None, None, False)],
+        "user string, price double, time_ms bigint, mutation_time bigint, is_before boolean",
+    )
+    read = history_rows(
+        spark, group_by(EntitySource("s", "m")), snapshots_end_ms=100, tables={"s": snapshot, "m": mutations}
+    )
+    assert values(read) == sorted(
+        [
+            ("ann", 0, 2.0, None, False),
+            ("ann", 0, 2.0, None, True),
+            ("ann", 0, 2.0, 0, False),
+            ("ann", 150, 4.0, 150, False),
+            ("ann", None, 8.0, None, False),
+        ],
+        key=repr,
+    )
+
+
+def test_a_change_that_does_not_say_whether_it_is_before_is_the_row_after_it(spark):
+    """As online."""
+    snapshot = spark.createDataFrame([("ann", 2.0, 0)], "user string, price double, time_ms bigint")
+    mutations = spark.createDataFrame(
+        [("ann", 2.0, 0, 50, None)],
+        "user string, price double, time_ms bigint, mutation_time bigint, is_before boolean",
+    )
+    tables = {"s": snapshot, "m": mutations}
+    read = history_rows(spark, group_by(EntitySource("s", "m")), snapshots_end_ms=100, tables=tables)
+    assert values(read) == sorted(
+        [("ann", 0, 2.0, None, False), ("ann", 0, 2.0, None, True), ("ann", 0, 2.0, 50, False)], key=repr
+    )

@@ -66,3 +66,11 @@ def test_context_fields_need_queries(spark):
 def test_a_step_beside_queries_is_refused(spark):
     with pytest.raises(OptionError, match="every"):
         training_set(events(spark), USER, every="1h", tables={"user": events(spark)})
+
+
+def test_a_key_that_has_no_row_with_a_time_is_not_asked_for(spark):
+    """Nor does the name of a key matter."""
+    user = GroupBy("user", keys=(Field("first_ms", "string"),), aggregations=(Aggregation("count"),))
+    rows = spark.createDataFrame([("ann", 0), ("bob", None)], "first_ms string, time_ms bigint")
+    made = training_set(None, user, every="1h", between=(0, 2 * HOUR), tables={"user": rows}, spark=spark)
+    assert [tuple(row) for row in made.collect()] == [("ann", HOUR, 1)]

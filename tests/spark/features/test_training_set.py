@@ -8,10 +8,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
-from millpond.features import Aggregation, Derivation, Field, GroupBy, Join, JoinPart
+from millpond.features import Aggregation, CompiledDerivations, Derivation, Field, GroupBy, Join, JoinPart
 from millpond.features.definitions import EntitySource, EventSource, JoinSource
+from millpond.kv import LmdbStore
+from millpond.metrics import MemoryRecorder
 from millpond.spark.features.sources import batch_rows
 from millpond.spark.features.training_set import training_set
+from millpond.spark.features.upload import upload
 from tests.features import oracle
 
 pytestmark = pytest.mark.spark
@@ -302,3 +305,86 @@ def test_derivations_in_another_time_zone_are_refused(spark):
             training_set(history, join, tables={"c": history})
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_derivations_see_keys_and_context_in_their_declared_types(spark):
+    """Queries may have narrower columns, which keep their types."""
+    spent = GroupBy("spent", (Field("user", "long"),), (Field("price", "long"),), (Aggregation("sum", "price"),))
+    derived = {
+        "twice": "user + user",
+        "text": "concat(amount, '')",
+        "euros": "concat(paid, '')",
+        "sum": "spent_price_sum + n",
+    }
+    join = Join(
+        "scored",
+        parts=(JoinPart(spent),),
+        context=(Field("amount", "double"), Field("paid", "decimal(20,2)"), Field("n", "long")),
+        derivations=tuple(Derivation(name, sql) for name, sql in derived.items()),
+    )
+    events = spark.createDataFrame([(2_000_000_000, B - 1, 5)], "user bigint, time_ms bigint, price bigint")
+    queries = spark.createDataFrame(
+        [(2_000_000_000, B, 3, Decimal("1.5"), 7)],
+        "user int, time_ms bigint, amount int, paid decimal(5,1), n bigint",
+    )
+    rows = training_set(queries, join, tables={"spent": events})
+    assert rows.schema.fields[: len(queries.columns)] == queries.schema.fields
+    (row,) = rows.collect()
+    online, _ = CompiledDerivations(
+        join.derivations,
+        {"user": "long", "amount": "double", "paid": "decimal(20,2)", "n": "long", "spent_price_sum": "long"},
+    ).apply({"user": 2_000_000_000, "amount": 3.0, "paid": Decimal("1.5"), "n": 7, "spent_price_sum": 5})
+    assert {name: row[name] for name in derived} == online
+    assert online == {"twice": 4_000_000_000, "text": "3.0", "euros": "1.50", "sum": 12}
+
+
+def test_keys_inputs_and_derivations_may_have_any_name(spark):
+    names = ("row", "Row of", "key_hash", "order_ms", "is_query", "key_0", "time_ms", "select", "a.b", "`")
+    schema = "row_key string, time_ms bigint, " + ", ".join(
+        f"`{name.replace('`', '``')}` string" for name in names if name != "time_ms"
+    )
+    latest = GroupBy(
+        "latest",
+        keys=(Field("row_key", "string"),),
+        inputs=tuple(Field(name, "long" if name == "time_ms" else "string") for name in names),
+        accuracy="snapshot",
+        derivations=(Derivation("rows", "concat(`row`, row_key)"),),
+    )
+    values = [name for name in names if name != "time_ms"]
+    events = spark.createDataFrame([("a", B - 1, *values)], schema)
+    queries = spark.createDataFrame([("a", B, "label")], "row_key string, asked bigint, `the label` string")
+    join = Join("any", (JoinPart(latest),))
+    (made,) = training_set(queries, join, time_column="asked", tables={"latest": events}).collect()
+    expected = {f"latest_{name}": B - 1 if name == "time_ms" else name for name in names}
+    assert made.asDict() == {"row_key": "a", "asked": B, "the label": "label", **expected, "latest_rows": "rowa"}
+    keyed = GroupBy(
+        "keyed",
+        (Field("row", "string"),),
+        aggregations=(Aggregation("count"),),
+        derivations=(Derivation("d", "`row`"),),
+    )
+    queries = spark.createDataFrame([("row", B)], "row string, time_ms bigint")
+    (made,) = training_set(queries, keyed, tables={"keyed": events}).collect()
+    assert (made.row, made["count"], made.d) == ("row", 1, "row")
+
+
+def test_rows_without_a_time_of_a_join_that_is_a_source_are_left_out_and_counted(spark, tmp_path):
+    spent = GroupBy("spent", (Field("user", "string"),), (Field("price", "long"),), (Aggregation("sum", "price"),))
+    visits = GroupBy(
+        "visits",
+        (Field("user", "string"),),
+        (Field("spent_price_sum", "long"),),
+        (Aggregation("sum", "spent_price_sum"),),
+        sources=(JoinSource(Join("visit", (JoinPart(spent),), left=EventSource("left"))),),
+    )
+    tables = {
+        "spent": spark.createDataFrame([("ann", B - 9, 5)], "user string, time_ms bigint, price bigint"),
+        "left": spark.createDataFrame([("ann", B - 3), ("ann", None)], "user string, time_ms bigint"),
+    }
+    recorder = MemoryRecorder()
+    with LmdbStore(tmp_path / "kv") as store:
+        assert upload(visits, B, store, tables=tables, recorder=recorder).rows == 1
+    assert recorder.total("millpond_upload_events_without_time_total", name="visits") == 1
+    queries = spark.createDataFrame([("ann", B)], "user string, time_ms bigint")
+    (row,) = training_set(queries, visits, tables=tables).collect()
+    assert row.spent_price_sum_sum == 5

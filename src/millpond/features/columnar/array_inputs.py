@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from millpond.errors import DataError
 from millpond.features.definitions import Field
-from millpond.features.inputs import Column, EventColumns
-from millpond.features.scalar_values import UnfitError
+from millpond.features.inputs import Column, EventColumns, unfit_input
+from millpond.features.scalar_values import OUTSIDE_YEARS, YEARS, UnfitError
 from millpond.features.types import DataType, parse_type
 
 _LONG_DIGITS = 18
@@ -57,7 +57,9 @@ class TableInputs:
     def array(self, position: int) -> ArrayColumn | None:
         """Return an input as an array; None if its values have no array form."""
         if position not in self._arrays:
-            self._arrays[position] = _as_array(self._given[position], self._types[position])
+            given = self._given[position]
+            check_years(f"GroupBy {self._group_by!r}", self._fields[position], given)
+            self._arrays[position] = _as_array(given, self._types[position])
         return self._arrays[position]
 
     @cached_property
@@ -68,7 +70,7 @@ class TableInputs:
     def _listed(self, position: int) -> Column:
         found = self.array(position)
         if found is None:
-            values = self._given[position].to_pylist(maps_as_pydicts="strict")
+            values = in_utc(self._given[position], self._types[position]).to_pylist(maps_as_pydicts="strict")
             return self._events.column(position, values)
         return Column(None if found.valid is None else found.valid.tolist(), found.listed())
 
@@ -124,6 +126,45 @@ _FITTING: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "timestamp": (_is_zoned,),
     "decimal": (pa.types.is_decimal,),
 }
+
+
+def check_years(whose: str, field: Field, column: pa.Array | pa.ChunkedArray) -> None:
+    """Check that the dates and timestamps of an input, also in arrays and maps, are of years that Python has.
+
+    Args:
+        whose: the beginning of the error, such as ``"GroupBy 'route'"``.
+        field: the input.
+        column: its values.
+
+    Raises:
+        DataError: one of them is not.
+    """
+    type_ = parse_type(field.type)
+    if type_.scalar.kind not in YEARS or not len(column) or pa.types.is_null(column.type):
+        return
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if type_.key is not None:
+        # The items of a slice are those of the whole column.
+        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        column = column.items.slice(begin, end - begin)
+    elif type_.element is not None:
+        column = column.flatten()
+    arrow = type_.scalar.arrow()
+    values = column.cast(arrow, safe=False).cast(pa.int32() if type_.scalar.kind == "date" else pa.int64())
+    least, greatest = YEARS[type_.scalar.kind]
+    for found in pc.min_max(values).as_py().values():
+        if found is not None and not least <= found <= greatest:
+            text = pa.scalar(found, values.type).cast(arrow).cast(pa.string()).as_py()
+            raise unfit_input(whose, field, UnfitError(text, OUTSIDE_YEARS))
+
+
+def in_utc(column: Any, type_: DataType) -> Any:
+    """Return a column of timestamps, also in arrays and maps, with the time zone UTC, and any other as it is.
+
+    Python's years end in local time: the last hours of the year 9999 have no datetime in a zone east of UTC.
+    """
+    return column.cast(type_.arrow()) if type_.scalar.kind == "timestamp" else column
 
 
 def _as_array(column: pa.Array, type_: DataType) -> ArrayColumn | None:

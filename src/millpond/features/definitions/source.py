@@ -53,8 +53,8 @@ class EntitySource:
         selects: column name to SQL expression; empty takes the table's columns as they are.
         wheres: SQL conditions; a row must meet all of them.
         time_column: the time that windows look at, in milliseconds since the epoch, UTC.
-        mutation_time_column: when the row was changed, in milliseconds.
-        is_before_column: true for the row as it was before a change, false for the row after it.
+        mutation_time_column: when the row was changed, in milliseconds; the row's own time counts where it is null.
+        is_before_column: true for the row as it was before a change, false or null for the row after it.
 
     >>> EntitySource("listings", "listing_changes", time_column="listed_ms").is_before_column
     'is_before'

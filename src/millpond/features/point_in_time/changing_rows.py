@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
+from millpond.features.columnar.array_inputs import check_years
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
 from millpond.features.inputs import Inputs
 from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
-from millpond.features.point_in_time.sorted_rows import edge_values
+from millpond.features.point_in_time.sorted_rows import edge_values, key_part
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType, parse_type
 from millpond.features.windows import DAY_MS
@@ -62,7 +63,9 @@ class ChangingRows:
         rows = _KeyRows(self.plan)
         for batch in batches:
             columns = batch.columns
-            keys = list(zip(*(column.to_pylist() for column in columns[:width]), strict=True))
+            for field, column in zip(self.group_by.inputs, columns[width + 2 :], strict=False):
+                check_years(f"GroupBy {self.group_by.name!r}", field, column)
+            keys = list(zip(*map(key_part, columns[:width]), strict=True))
             counting, is_query, *inputs = (
                 columns[width].to_pylist(),
                 columns[width + 1].to_pylist(),

@@ -26,9 +26,11 @@ import pyarrow.compute as pc
 
 from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
+from millpond.features.columnar.array_inputs import check_years, in_utc
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
+from millpond.features.inputs import check_time_range
 from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
@@ -38,8 +40,6 @@ from millpond.features.windows import hop_ms, window_start
 
 PIECE_ROWS = 1 << 18
 """The least number of rows in a piece."""
-
-_LARGEST_TIME = 1 << 60
 
 
 class PointInTime:
@@ -126,6 +126,8 @@ class _Task:
     def _features(self, piece: "_Piece", carried: int) -> dict[str, pa.Array]:
         """Return every feature of every query of the piece, in declared order."""
         of = self._of
+        for field, column in zip(of.group_by.inputs, piece.table.columns[self._inputs], strict=True):
+            check_years(f"GroupBy {of.group_by.name!r}", field, column)
         if not of.group_by.aggregations:
             return self._latest(piece)
         inputs = [column.combine_chunks() for column in piece.events_of(piece.table.columns[self._inputs])]
@@ -225,11 +227,8 @@ class _Piece:
         if times.null_count:
             raise DataError(f"GroupBy {group_by!r}: a row has no time; drop it or give it one")
         self.times: Integers = times.to_numpy()
-        if len(self.times) and int(np.abs(self.times).max()) > _LARGEST_TIME:
-            raise DataError(
-                f"GroupBy {group_by!r}: the time {int(self.times[np.abs(self.times).argmax()])} is no number of "
-                "milliseconds since the epoch; use unix_millis(column) on a timestamp"
-            )
+        if len(self.times):
+            check_time_range(group_by, int(self.times.min()), int(self.times.max()))
         self.is_query: npt.NDArray[np.bool_] = table.column(key_width + 1).to_numpy()
         self.groups = _groups(table.columns[:key_width], table.num_rows)
         """The number of each row's key within the piece."""
@@ -295,7 +294,7 @@ def edge_values(column: pa.Array, type_: DataType) -> list[Any]:
     >>> edge_values(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), parse_type("map<string,long>"))
     [{'a': 1}]
     """
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = in_utc(column, type_).to_pylist()
     if type_.element is None and type_.kind != "timestamp":
         return values
     return [_edge_value(value, type_) for value in values]
@@ -312,7 +311,13 @@ def _edge_value(value: Any, type_: DataType) -> Any:
 
 
 def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
-    return tuple(column[row].as_py() for column in table.columns[:width])
+    return tuple(map(key_part, (column[row] for column in table.columns[:width])))
+
+
+def key_part(value: Any) -> Any:
+    """Return a part of a key, an Arrow scalar or column, as Python values that are equal exactly if it is."""
+    value = value.cast(pa.int64()) if pa.types.is_timestamp(value.type) else value
+    return value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist()
 
 
 def _groups(keys: Sequence[pa.ChunkedArray], rows: int) -> Integers:

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import MillpondError, OptionError
+from millpond.features.logged_columns import CONTEXT_PREFIX, logged_column
 from millpond.serving.answers.prepared import Prepared
 from millpond.serving.messages import FetchResponse
 
@@ -153,14 +154,6 @@ class AnswerLog:
         unfinished.rename(path)
 
 
-_OWN_COLUMNS = ("name", "time_ms", "batch_end_ms", "unavailable")
-
-
-def _free(kind: str, name: str) -> str:
-    """Return a column name for a key or feature that is not one of the log's own columns."""
-    return f"{kind}_{name}" if name in _OWN_COLUMNS else name
-
-
 def _table(rows: list[Logged]) -> Any:
     import pyarrow as pa
 
@@ -171,11 +164,11 @@ def _table(rows: list[Logged]) -> Any:
     answers = [answer for _, answer, _ in rows]
     table = table_of(prepared, answers)
     arrays: dict[str, Any] = {"name": pa.array([target.name] * len(rows), pa.string())}
-    arrays |= {_free("key", name): table.column(column_name("key", name)) for name in target.keys}
+    arrays |= {logged_column("key", name): table.column(column_name("key", name)) for name in target.keys}
     arrays["time_ms"] = table.column("at")
     for name, type_ in target.context.items():
-        arrays[f"context_{name}"] = column(type_, [context.get(name) for _, _, context in rows], name)
-    arrays |= {_free("feature", name): table.column(column_name("feature", name)) for name in prepared.features}
+        arrays[CONTEXT_PREFIX + name] = column(type_, [context.get(name) for _, _, context in rows], name)
+    arrays |= {logged_column("feature", name): table.column(column_name("feature", name)) for name in prepared.features}
     ends = [answer.batch_end_ms for answer in answers]
     if target.kind == "join":
         arrays["batch_end_ms"] = pa.array(

@@ -4,7 +4,7 @@ Place on the data path: before the batch upload, which continues from the same t
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ from millpond.spark.features.hops.manifest import HopManifest
 from millpond.spark.features.hops.table import HopTable
 from millpond.spark.features.sources import Tables, batch_rows
 from millpond.spark.features.task_outcomes import outcomes_of
+from millpond.spark.features.upload import wall_clock
 
 _SCHEMA = pa.schema([("files", pa.list_(pa.string())), ("problem", pa.string())])
 
@@ -30,6 +31,7 @@ def backfill(
     *,
     tables: Tables | None = None,
     spark: SparkSession | None = None,
+    clock: Callable[[], int] | None = None,
 ) -> HopManifest:
     """Collect days into the hop table that `upload` continues from.
 
@@ -40,14 +42,15 @@ def backfill(
     Args:
         group_by: what to collect; all its sources are event sources.
         days: where the days begin and end, in milliseconds since the epoch, UTC. The end is a full hour and is not
-            included. A table that reaches further keeps its end.
+            included, and not in the future. A table that reaches further keeps its end.
         folder: the folder of the table; driver and executors see it under one path.
         tables: DataFrames that replace the tables of these names.
         spark: reads the sources; the active session if None.
+        clock: milliseconds since the epoch, UTC; the wall clock if None.
 
     Raises:
-        OptionError: the days do not begin at a midnight UTC or end before they begin, or the GroupBy has a source
-            that is not of events.
+        OptionError: the days do not begin at a midnight UTC, end before they begin or in the future, or the GroupBy
+            has a source that is not of events.
         DataError: a column is missing or of a wrong type, or a value cannot be aggregated; the table stays as it was.
         UnavailableError: another run has changed the table meanwhile.
         CorruptionError: the table's manifest, or a file that must be written again, cannot be read.
@@ -61,6 +64,12 @@ def backfill(
     check_batch_end(end_ms, plan.tile_ms)
     if type(begin_ms) is not int or begin_ms % DAY_MS or begin_ms >= end_ms:
         raise OptionError(f"days {days!r} must begin at a midnight UTC in milliseconds, and before they end")
+    now_ms = (clock or wall_clock)()
+    if end_ms > now_ms:
+        raise OptionError(
+            f"GroupBy {plan.name!r}: days {days!r} end in the future (it is {now_ms}); later uploads would miss the "
+            "events that are still to come. Collect days that have passed."
+        )
     spark = spark or SparkSession.active()
     table = HopTable(plan, folder)
     state = table.state()

@@ -25,15 +25,15 @@ from pyspark.sql import functions as F
 from millpond.features import CompiledDerivations, GroupBy, Join, compile_group_by
 from millpond.features.definitions.feature_types import derivation_columns, feature_types
 from millpond.features.types import DataType, parse_type
-from millpond.spark.features.columns import quoted
+from millpond.spark.features.columns import comparable, quoted
 from millpond.spark.features.join_columns import as_join, join_types
-from millpond.spark.features.logged_answers import TIME, UNAVAILABLE, answers_of
+from millpond.spark.features.logged_answers import ANSWER, ANSWERED_AT, UNKNOWN_FEATURES, answers_of
 from millpond.spark.features.sources import Arrivals, Tables, knows_arrivals
 from millpond.spark.features.training_set import features_as_of
 
 EQUAL, ARRIVED_LATER, DIFFERENT, NOT_KNOWN = "equal", "arrived later", "different", "unavailable"
 
-_LOGGED, _COMPUTED, _CLASSES = "logged answer", "computed answer", "class of each feature"
+_COMPUTED, _CLASSES = "computed answer", "class of each feature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def check(
     types = {name: parse_type(type_) for name, type_ in join_types(join).items()}
 
     def compared(answers: DataFrame, kinds: Callable[[str, Column], Column], arrivals: Arrivals | None) -> DataFrame:
-        computed = features_as_of(answers, join, TIME, tables, snapshots_end_ms, arrivals)
+        computed = features_as_of(answers, join, ANSWERED_AT, tables, snapshots_end_ms, arrivals)
         classes = [kinds(name, _equal(name, type_)).alias(name) for name, type_ in types.items()]
         own = [F.col(quoted(name)) for name in answers.columns if name != _CLASSES]
         if arrivals is None:
@@ -137,7 +137,7 @@ def check(
             return computed.select(*own, values.alias(_COMPUTED), F.struct(*classes).alias(_CLASSES))
         return computed.select(*own, F.struct(*classes).alias(_CLASSES))
 
-    kept = [compared(_asked(logged, join, types), _first_class, None).persist()]
+    kept = [compared(answers_of(logged, join), _first_class, None).persist()]
     try:
         if any(knows_arrivals(part.group_by) for part in join.parts):
             for arrivals in get_args(Arrivals):
@@ -151,16 +151,8 @@ def check(
             rows.unpersist()
 
 
-def _asked(logged: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFrame:
-    """Return the logged answers as queries: keys, context, time, and all features packed into one column."""
-    answers = answers_of(logged, join)
-    names = [*(field.name for field in (*join.keys, *join.context)), TIME, UNAVAILABLE]
-    features = F.struct(*(F.col(quoted(name)) for name in types)).alias(_LOGGED)
-    return answers.select(*(F.col(quoted(name)) for name in names), features)
-
-
 def _first_class(name: str, equal: Column) -> Column:
-    return F.when(F.array_contains(UNAVAILABLE, name), NOT_KNOWN).when(equal, EQUAL).otherwise(DIFFERENT)
+    return F.when(F.array_contains(quoted(UNKNOWN_FEATURES), name), NOT_KNOWN).when(equal, EQUAL).otherwise(DIFFERENT)
 
 
 def _second_class(name: str, equal: Column) -> Column:
@@ -170,20 +162,8 @@ def _second_class(name: str, equal: Column) -> Column:
 
 
 def _equal(name: str, type_: DataType) -> Column:
-    logged, computed = F.col(quoted(_LOGGED)).getField(name), F.col(quoted(name))
-    return _comparable(logged, type_).eqNullSafe(_comparable(computed, type_))
-
-
-def _comparable(value: Column, type_: DataType) -> Column:
-    """Return a value in a form that Spark can compare: maps become their sorted entries."""
-    if type_.element is None:
-        return value
-    element = type_.element
-    if type_.key is None:
-        return value if element.element is None else F.transform(value, lambda one: _comparable(one, element))
-    if element.element is not None:
-        value = F.transform_values(value, lambda _, one: _comparable(one, element))
-    return F.array_sort(F.map_entries(value))
+    logged, computed = F.col(quoted(ANSWER)).getField(name), F.col(quoted(name))
+    return comparable(logged, type_).eqNullSafe(comparable(computed, type_))
 
 
 def _result(found: DataFrame, join: Join, types: Mapping[str, DataType], examples: int) -> CheckResult:
@@ -216,7 +196,7 @@ def _long(found: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFr
     def text(column: Column, name: str) -> Column:
         return F.coalesce(F.get_json_object(column, f"$['{name}']"), F.lit("null"))
 
-    logged = F.to_json(F.col(quoted(_LOGGED)))
+    logged = F.to_json(F.col(quoted(ANSWER)))
     features = F.array(
         *(
             F.struct(
@@ -228,9 +208,9 @@ def _long(found: DataFrame, join: Join, types: Mapping[str, DataType]) -> DataFr
             for name in types
         )
     )
-    return found.select(question.alias("question"), F.col(TIME).alias("time_ms"), F.inline(features)).select(
-        "feature", "kind", "question", "time_ms", "logged", "computed"
-    )
+    return found.select(
+        question.alias("question"), F.col(quoted(ANSWERED_AT)).alias("time_ms"), F.inline(features)
+    ).select("feature", "kind", "question", "time_ms", "logged", "computed")
 
 
 def _few(rows: DataFrame, examples: int) -> DataFrame:

@@ -120,6 +120,18 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def comparable(value: Column, type_: DataType) -> Column:
+    """Return a value in a form that Spark can compare: maps become their sorted entries."""
+    if type_.element is None:
+        return value
+    element = type_.element
+    if type_.key is None:
+        return value if element.element is None else F.transform(value, lambda one: comparable(one, element))
+    if element.element is not None:
+        value = F.transform_values(value, lambda _, one: comparable(one, element))
+    return F.array_sort(F.map_entries(value))
+
+
 def _fits(wanted: DataType, found: T.DataType) -> bool:
     if wanted.kind == "decimal":
         digits = (found.precision, found.scale) if isinstance(found, T.DecimalType) else None

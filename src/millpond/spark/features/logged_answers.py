@@ -3,8 +3,8 @@
 Place on the data path: between the fetcher's log and its two readers, the training set and the check.
 
 The log has one row for each sampled answer: the name of its target, the key columns, ``time_ms``, ``context_*``, the
-features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not known". An answer belongs to the
-queries of the same keys, context and time.
+features, ``batch_end_ms``, and ``unavailable``, the features whose null means "not known"; `logged_columns` says what
+they are called. An answer belongs to the queries of the same keys, context and time.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -12,37 +12,53 @@ from pyspark.sql import functions as F
 
 from millpond.errors import DataError
 from millpond.features import Field, Join
-from millpond.spark.features.columns import checked_column, quoted
+from millpond.features.logged_columns import CONTEXT_PREFIX, logged_column
+from millpond.spark.features.columns import checked_column, comparable, quoted
 from millpond.spark.features.join_columns import join_types, query_time
 
-NAME = "name"
-TIME = "time_ms"
-CONTEXT_PREFIX = "context_"
-UNAVAILABLE = "unavailable"
+ANSWER = "logged answer"
+"""The features of an answer, packed into one column. These names are those of no key, context field or feature."""
 
-_ANSWER = "logged answer"
+ANSWERED_AT = "time of the answer"
+"""The query time of an answer, in milliseconds."""
+
+UNKNOWN_FEATURES = "features not known"
+"""The features of an answer that were not known, an array of their names."""
+
+_QUESTION = "keys, context and time"
+
+_NAME = "name"
+_TIME = "time_ms"
+_UNAVAILABLE = "unavailable"
 
 
 def answers_of(logged: DataFrame, join: Join) -> DataFrame:
-    """Return the logged answers of a Join: its keys, its context fields, ``time_ms``, its features, ``unavailable``.
+    """Return the logged answers of a Join: its keys, its context fields, `ANSWERED_AT`, `ANSWER`, `UNKNOWN_FEATURES`.
 
     Raises:
         DataError: a column is missing or of a wrong type.
     """
     whose = f"logged answers of {join.name!r}"
-    if NAME in logged.columns:
-        logged = logged.where(F.col(NAME) == join.name)
-    columns = [checked_column(logged, field, "key", whose).alias(field.name) for field in join.keys]
+    if _NAME in logged.columns:
+        logged = logged.where(F.col(_NAME) == join.name)
+    columns = [
+        checked_column(logged, Field(logged_column("key", field.name), field.type), "key", whose).alias(field.name)
+        for field in join.keys
+    ]
     columns += [
         checked_column(logged, Field(CONTEXT_PREFIX + field.name, field.type), "context", whose).alias(field.name)
         for field in join.context
     ]
-    columns.append(query_time(logged, TIME, whose).alias(TIME))
-    columns += [
-        checked_column(logged, Field(name, type_), "feature", whose).alias(name)
+    features = [
+        checked_column(logged, Field(logged_column("feature", name), type_), "feature", whose).alias(name)
         for name, type_ in join_types(join).items()
     ]
-    return logged.select(*columns, _unavailable(logged).alias(UNAVAILABLE))
+    return logged.select(
+        *columns,
+        query_time(logged, _TIME, whose).alias(ANSWERED_AT),
+        F.struct(*features).alias(ANSWER),
+        _unavailable(logged).alias(UNKNOWN_FEATURES),
+    )
 
 
 def split_by_answers(
@@ -56,33 +72,39 @@ def split_by_answers(
         DataError: a column is missing or of a wrong type.
     """
     features = list(join_types(join))
-    names = [field.name for field in (*join.keys, *join.context)]
-    answers = answers_of(logged, join).where(F.size(UNAVAILABLE) == 0).drop(UNAVAILABLE)
-    asked = [F.col(quoted(name)) for name in (*names, TIME)]
+    answers = answers_of(logged, join).where(F.size(F.col(quoted(UNKNOWN_FEATURES))) == 0)
+    asked = [
+        *(
+            comparable(F.col(quoted(field.name)), field.parsed).alias(field.name)
+            for field in (*join.keys, *join.context)
+        ),
+        F.col(quoted(ANSWERED_AT)),
+    ]
     # Of several answers to one query the one whose JSON sorts first: any would do, but always the same.
-    values = F.struct(*(F.col(quoted(name)) for name in features))
-    answers = answers.groupBy(F.struct(*asked).alias("question")).agg(
-        F.min_by(values, F.to_json(values)).alias(_ANSWER)
-    )
+    values = F.col(quoted(ANSWER))
+    answers = answers.groupBy(F.struct(*asked).alias(_QUESTION)).agg(F.min_by(values, F.to_json(values)).alias(ANSWER))
     whose = f"Join {join.name!r}"
     fields = [
-        *(checked_column(queries, field, "key", whose).alias(field.name) for field in (*join.keys, *join.context)),
-        query_time(queries, time_column, whose).alias(TIME),
+        *(
+            comparable(checked_column(queries, field, "key", whose), field.parsed).alias(field.name)
+            for field in (*join.keys, *join.context)
+        ),
+        query_time(queries, time_column, whose).alias(ANSWERED_AT),
     ]
-    rows = queries.withColumn("question", F.struct(*fields))
-    same = rows["question"].eqNullSafe(answers["question"])
-    matched = rows.join(answers, same, "left").drop("question")
+    rows = queries.withColumn(_QUESTION, F.struct(*fields))
+    same = rows[quoted(_QUESTION)].eqNullSafe(answers[quoted(_QUESTION)])
+    matched = rows.join(answers, same, "left")
     own = [F.col(quoted(name)) for name in queries.columns]
-    served = matched.where(F.col(quoted(_ANSWER)).isNotNull()).select(
-        *own, *(F.col(quoted(_ANSWER)).getField(name).alias(name) for name in features)
+    served = matched.where(F.col(quoted(ANSWER)).isNotNull()).select(
+        *own, *(F.col(quoted(ANSWER)).getField(name).alias(name) for name in features)
     )
-    return served, matched.where(F.col(quoted(_ANSWER)).isNull()).select(*own)
+    return served, matched.where(F.col(quoted(ANSWER)).isNull()).select(*own)
 
 
 def _unavailable(logged: DataFrame) -> Column:
-    found = dict(logged.dtypes).get(UNAVAILABLE)
+    found = dict(logged.dtypes).get(_UNAVAILABLE)
     if found is None:
         return F.array().cast("array<string>")
     if found != "array<string>":
-        raise DataError(f"logged answers: column {UNAVAILABLE!r} must be of type array<string>, got {found}")
-    return F.coalesce(F.col(UNAVAILABLE), F.array().cast("array<string>"))
+        raise DataError(f"logged answers: column {_UNAVAILABLE!r} must be of type array<string>, got {found}")
+    return F.coalesce(F.col(_UNAVAILABLE), F.array().cast("array<string>"))

@@ -12,7 +12,8 @@ default). A DataFrame given under that name replaces it. ``wheres`` and ``select
 columns of times and changes are kept beside the selects, unless a select has their name.
 
 An entity's table is read as *changes*: a row that appears, and a row that goes, each with the time from which it
-counts. The snapshot contains every change before the snapshot's end, so for earlier times those changes are reverted.
+counts. A change without a mutation time counts from the row's own time. The snapshot contains every change before the
+snapshot's end, so for earlier times those changes are reverted.
 """
 
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ def batch_rows(spark: SparkSession, group_by: GroupBy, batch_end_ms: int, tables
 def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = None) -> DataFrame:
     """Return the streaming rows of a GroupBy: the plan's columns, then ``visible_ms`` and ``is_delete``.
 
-    ``visible_ms`` is the mutation time of an entity's change, null for events.
+    ``visible_ms`` is the time from which an entity's change counts, null for events.
 
     Args:
         spark: reads the streams. A path is read with the schema of the history's table.
@@ -96,7 +97,9 @@ def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = 
         if stream is None:
             raise OptionError(f"{whose}: its source {history!r} has no stream; declare one, or only upload it")
         rows = _selected(_stream(spark, stream, history, tables), source, stream)
-        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *_changes(rows, source, whose)))
+        # A batch has every event before its end, whenever it arrived. So the stream too goes by the event's own time.
+        changes = _changes(rows, source, whose) if isinstance(source, EntitySource) else _always()
+        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *changes))
     return _union(read)
 
 
@@ -205,7 +208,8 @@ def _changes(rows: DataFrame, source: Source, whose: str) -> list[Column]:
     if isinstance(source, EntitySource):
         changed = checked_column(rows, Field(source.mutation_time_column, "long"), "mutation time column", whose)
         before = checked_column(rows, Field(source.is_before_column, "boolean"), "is_before column", whose)
-        return [changed.alias(VISIBLE), before.alias(IS_DELETE)]
+        own = checked_column(rows, Field(source.time_column, "long"), "time column", whose)
+        return [F.coalesce(changed, own).alias(VISIBLE), F.coalesce(before, F.lit(False)).alias(IS_DELETE)]
     arrival = source.arrival_time_column if isinstance(source, EventSource) else None
     if arrival is None:
         return _always()
@@ -233,9 +237,19 @@ def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None, snap
 
     left = source.join.left
     queries = read_source(spark, left, tables)
+    timed, untimed = queries, None
+    if left.time_column in queries.columns:
+        has_time = F.col(quoted(left.time_column)).isNotNull()
+        timed, untimed = queries.where(has_time), queries.where(~has_time)
     rows = training_set(
-        queries, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
+        timed, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
     )
+    if untimed is not None:
+        # As with other sources, rows without a time are left out and counted, and do not fail the others.
+        features = rows.schema.fields[len(queries.columns) :]
+        rows = rows.unionByName(
+            untimed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in features))
+        )
     return _selected(rows, source, source.join.name)
 
 

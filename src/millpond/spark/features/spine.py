@@ -11,12 +11,15 @@ from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
 from millpond.features import Join, parse_window
-from millpond.spark.features.columns import checked_column, has_key, key_names, quoted
+from millpond.spark.features.columns import TIME, checked_column, has_key, key_names, quoted
 from millpond.spark.features.join_columns import query_time
 from millpond.spark.features.sources import Tables, history_rows, read_source
 
 Time = int | datetime
 """Milliseconds since the epoch, or a datetime with a time zone."""
+
+_FIRST = "time of the first row"
+"""A column's name that no key has."""
 
 
 def spine(
@@ -52,7 +55,7 @@ def spine(
         raise OptionError(f"between {between!r}: the start must lie before the end")
     seen = _first_seen(spark, join, tables)
     # The first step after the first row.
-    late_ms = F.greatest(F.col("first_ms") + 1 - start_ms, F.lit(0).cast("bigint"))
+    late_ms = F.greatest(F.col(quoted(_FIRST)) + 1 - start_ms, F.lit(0).cast("bigint"))
     first_step = F.lit(start_ms) + F.ceil(late_ms / F.lit(step_ms)).cast("bigint") * step_ms
     steps = F.sequence(first_step, F.lit(end_ms - 1), F.lit(step_ms).cast("bigint"))
     return seen.where(first_step < end_ms).select(
@@ -61,13 +64,13 @@ def spine(
 
 
 def _first_seen(spark: SparkSession, join: Join, tables: Tables | None) -> DataFrame:
-    """Return each key without null parts, and the time of its first row."""
+    """Return each key without null parts, and the time of its first row. Rows without a time are left out."""
     names = [field.name for field in join.keys]
     if join.left is not None:
         whose = f"Join {join.name!r}"
         rows = read_source(spark, join.left, tables)
         keys = [checked_column(rows, field, "key", whose).alias(field.name) for field in join.keys]
-        rows = rows.select(*keys, query_time(rows, join.left.time_column, whose).alias("first_ms"))
+        rows = rows.select(*keys, query_time(rows, join.left.time_column, whose).alias(_FIRST))
     else:
         part = next((part for part in join.parts if {column for column, _ in part.columns} == set(names)), None)
         if part is None:
@@ -79,11 +82,11 @@ def _first_seen(spark: SparkSession, join: Join, tables: Tables | None) -> DataF
         renamed = [
             F.col(name).alias(column) for name, (column, _) in zip(key_names(part.group_by), part.columns, strict=True)
         ]
-        rows = history.select(*renamed, F.col("time_ms").alias("first_ms"))
+        rows = history.select(*renamed, F.col(TIME).alias(_FIRST))
     return (
-        rows.where(has_key([quoted(name) for name in names]))
+        rows.where(has_key([quoted(name) for name in (*names, _FIRST)]))
         .groupBy(*map(quoted, names))
-        .agg(F.min("first_ms").alias("first_ms"))
+        .agg(F.min(quoted(_FIRST)).alias(_FIRST))
     )
 
 

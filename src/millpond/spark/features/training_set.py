@@ -36,8 +36,11 @@ from millpond.spark.features.spine import Time, spine
 
 _ORDER = "order_ms"
 _IS_QUERY = "is_query"
-_ROW = "row"
+_ROW = "row of the query"
+"""A column's name that no key, feature or derivation has."""
+
 _HASH = "key_hash"
+_OWN = "columns as queried"
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
@@ -218,7 +221,7 @@ def _derived_of(answered: DataFrame, part: JoinPart) -> DataFrame:
     compiled = CompiledDerivations(group_by.derivations, columns)
     features = set(feature_types(group_by))
     keys = [
-        F.col(_ROW).getField(column).cast(_spark_type(field.type)).alias(field.name)
+        F.col(quoted(_ROW)).getField(column).cast(_spark_type(field.type)).alias(field.name)
         for (column, _), field in zip(part.columns, group_by.keys, strict=True)
         if field.name not in features
     ]
@@ -229,7 +232,7 @@ def _named(answered: DataFrame, own: Sequence[str], part: JoinPart) -> DataFrame
     """Return the queries' own columns, followed by the features under their names in the Join."""
     names = [*part.group_by.feature_names, *(derivation.name for derivation in part.group_by.derivations)]
     return answered.select(
-        *(F.col(_ROW).getField(name).alias(name) for name in own),
+        *(F.col(quoted(_ROW)).getField(name).alias(name) for name in own),
         *(F.col(quoted(name)).alias(part.renamed(name)) for name in names),
     )
 
@@ -238,7 +241,25 @@ def _derived(rows: DataFrame, join: Join) -> DataFrame:
     """Add the derivations of the Join, over its features, keys and context fields."""
     if not join.derivations:
         return rows
-    return _with_expressions(rows, CompiledDerivations(join.derivations, derivation_columns(join)))
+    compiled = CompiledDerivations(join.derivations, derivation_columns(join))
+    # A query's column may have a narrower type than the Join declares. Derivations see the declared one, as online.
+    typed = {
+        field.name: checked_column(rows, field, "column", f"Join {join.name!r}")
+        for field in (*join.keys, *join.context)
+        if rows.schema[field.name].dataType != _spark_type(field.type)
+    }
+    if not typed:
+        return _with_expressions(rows, compiled)
+    own = F.struct(*(F.col(quoted(name)).alias(name) for name in typed)).alias(_OWN)
+    columns = [typed[name].alias(name) if name in typed else F.col(quoted(name)) for name in rows.columns]
+    derived = _with_expressions(rows.select(*columns, own), compiled)
+    return derived.select(
+        *(
+            F.col(quoted(_OWN)).getField(name).alias(name) if name in typed else F.col(quoted(name))
+            for name in derived.columns
+            if name != _OWN
+        )
+    )
 
 
 def _with_expressions(rows: DataFrame, compiled: CompiledDerivations) -> DataFrame:

@@ -124,7 +124,7 @@ def upload(
         info = upload(route, 1_388_361_600_000, store, tables={"route": flights})
         store.get_many([Get(info.batch_dataset, plan.encode_key(("JFK", "UA")))])
     """
-    clock = clock or _wall_clock
+    clock = clock or wall_clock
     began_ms = clock()
     plan = compile_group_by(group_by)
     check_batch_end(batch_end_ms, plan.tile_ms)
@@ -184,7 +184,8 @@ def read_serving_info(store: KVStore, group_by: str) -> ServingInfo | None:
     return ServingInfo.decode(found[-1].value) if found else None
 
 
-def _wall_clock() -> int:
+def wall_clock() -> int:
+    """Return the present time, in milliseconds since the epoch, UTC."""
     return time.time_ns() // 1_000_000  # noqa: TID251 - "now" by the wall clock is what landing means
 
 

@@ -22,10 +22,12 @@ import pyarrow as pa
 
 from millpond.features import GroupByPlan, Ir
 from millpond.features.cells.cell import Cell
+from millpond.features.columnar.array_inputs import check_years
+from millpond.features.inputs import check_time_range
 from millpond.features.types import parse_type
 from millpond.spark.features.columns import TIME, key_names
 from millpond.spark.features.hops.key_groups import KeyGroups, encoded_key, groups_of_events
-from millpond.spark.features.tiles.combine import input_values
+from millpond.spark.features.tiles.combine import input_values, key_values
 from millpond.spark.shuffle.arrow_lots import lots
 
 RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
@@ -134,7 +136,9 @@ def _latest_rows(
     last: tuple[bytes, int, bytes] | None = None
     for table in lots(batches):
         kept = kept_rows(plan, table, counts)
-        keys = zip(*(column.to_pylist() for column in kept.columns[:width]), strict=True)
+        for field, column in zip(plan.group_by.inputs, kept.columns[width + 1 :], strict=True):
+            check_years(f"GroupBy {plan.name!r}", field, column)
+        keys = zip(*key_values(plan, kept.columns[:width]), strict=True)
         inputs = [input_values(column, type_) for column, type_ in zip(kept.columns[width + 1 :], types, strict=True)]
         for name, time_ms, values in zip(keys, kept[TIME].to_pylist(), zip(*inputs, strict=True), strict=True):
             key = encoded_key(plan, name)
@@ -156,7 +160,11 @@ _HEADER_BYTES = 5
 
 
 def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
-    """Return the rows that have a key and a time, and count the others."""
+    """Return the rows that have a key and a time, and count the others.
+
+    Raises:
+        DataError: a time is too large for milliseconds.
+    """
     import pyarrow.compute as pc
 
     timed = table[TIME].is_valid()
@@ -167,7 +175,11 @@ def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table
     counts.events += len(table)
     counts.without_time += len(table) - with_time
     counts.without_key += with_time - with_both
-    return table if with_both == len(table) else table.filter(kept)
+    table = table if with_both == len(table) else table.filter(kept)
+    if len(table):
+        times = times_of(table)
+        check_time_range(plan.name, int(times.min()), int(times.max()))
+    return table
 
 
 def times_of(table: pa.Table) -> npt.NDArray[np.int64]:

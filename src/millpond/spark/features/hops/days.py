@@ -7,7 +7,7 @@ each new day separately, and those of all closed days together. If the closed da
 `count_days` must find which of them differ.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -118,10 +118,22 @@ def _is_one_of(days: Iterable[int]) -> Column:
 
 
 def _hash_of(events: DataFrame) -> Column:
-    return F.xxhash64(*(_hashable(events, field) for field in events.schema.fields))
+    return F.xxhash64(*(part for field in events.schema.fields for part in _hashable(events, field)))
 
 
-def _hashable(events: DataFrame, field: T.StructField) -> Column:
-    """Return a column in a form that Spark can hash: a map becomes its sorted entries."""
+def _hashable(events: DataFrame, field: T.StructField) -> Iterator[Column]:
+    """Yield a column in a form that Spark can hash, and where it has nulls.
+
+    A map becomes its sorted entries. Spark's hash passes over nulls, so (1, null) and (null, 1) would have one hash.
+    """
     column = events[field.name]
-    return F.sort_array(F.map_entries(column)) if isinstance(field.dataType, T.MapType) else column
+    type_ = field.dataType
+    if isinstance(type_, T.MapType):
+        column = F.sort_array(F.map_entries(column))
+    yield column
+    if field.nullable:
+        yield column.isNull()
+    if isinstance(type_, T.ArrayType) and type_.containsNull:
+        yield F.transform(column, lambda one: one.isNull())
+    elif isinstance(type_, T.MapType) and type_.valueContainsNull:
+        yield F.transform(column, lambda entry: entry["value"].isNull())

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millpond.features import GroupByPlan
 from millpond.features.columnar.collect_table import collect_table, group_rows, store_table
 from millpond.spark.features.columns import TIME, input_names, key_names
+from millpond.spark.features.tiles.combine import key_values
 
 
 class KeyGroups(NamedTuple):
@@ -68,7 +69,7 @@ def groups_of_events(
     of_groups = by_key.numbers[groups.first_rows]
     firsts = np.flatnonzero(np.diff(of_groups, prepend=-1))
     first_rows = by_key.first_rows[of_groups[firsts]]
-    names = [column.to_pylist() for column in keys.take(pa.array(first_rows)).columns]
+    names = key_values(plan, keys.take(pa.array(first_rows)).columns)
     return KeyGroups(
         [key for key in plan.encode_keys(names) if key is not None],
         [*firsts.tolist(), len(of_groups)],

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from millpond.features import GroupByPlan
 from millpond.features.cells.cell import Cell
+from millpond.features.columnar.array_inputs import in_utc
 from millpond.features.columnar.collect_table import Groups, collect_table, group_rows, store_table
-from millpond.features.types import DataType
+from millpond.features.types import DataType, parse_type
 from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, encode_combined, slots_of
 from millpond.spark.shuffle.arrow_lots import lots
@@ -136,7 +137,13 @@ def _combined(plan: GroupByPlan, events: pa.Table, key_width: int) -> pa.RecordB
 
 def _encoded_keys(plan: GroupByPlan, rows: pa.Table) -> list[bytes]:
     """Return the bytes of keys without null parts."""
-    return [key for key in plan.encode_keys([_values(column) for column in rows.columns]) if key is not None]
+    return [key for key in plan.encode_keys(key_values(plan, rows.columns)) if key is not None]
+
+
+def key_values(plan: GroupByPlan, columns: Sequence[pa.ChunkedArray]) -> list[list[Any]]:
+    """Return the columns of keys as the values that a plan encodes."""
+    types = [parse_type(field.type) for field in plan.group_by.keys]
+    return [_values(in_utc(column, type_)) for column, type_ in zip(columns, types, strict=True)]
 
 
 def _taken(values: list[bytes], places: npt.NDArray[np.int64]) -> list[bytes]:
@@ -188,7 +195,7 @@ def _without(
 
 def input_values(column: pa.ChunkedArray, type_: DataType) -> list[Any]:
     """Return a column of inputs as the values that a plan collects; a map becomes a dict, not a list of pairs."""
-    values = _values(column)
+    values = _values(in_utc(column, type_))
     if type_.key is None:
         return values
     return [None if value is None else dict(value) for value in values]
