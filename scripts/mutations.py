@@ -366,6 +366,20 @@ MUTATIONS = [
         "",
         ("tests/serving/test_closed_tiles.py",),
     ),
+    Mutation(
+        "waiting closed tiles of a stream that restarted",
+        "serving/caches/new_entries.py",
+        "        if closed.holds(group.served):\n            cache.put(self._key, closed)",
+        "        cache.put(self._key, closed)",
+        ("tests/serving/test_waiting_entries.py",),
+    ),
+    Mutation(
+        "waiting entries of a former batch",
+        "serving/caches/new_entries.py",
+        "        if group.served.landed is not self._landed:\n            return\n",
+        "",
+        ("tests/serving/test_waiting_entries.py",),
+    ),
 ]
 
 

@@ -1,10 +1,10 @@
-"""Entries for full caches wait for a fetch that misses nothing, and are then put as if they had not waited."""
+"""Entries for full caches wait for fetches that miss nothing, and are then made and put as if they had not waited."""
 
 import pytest
 
-from millpond.features import DAY_MS, HOUR_MS, Join, JoinPart
+from millpond.features import DAY_MS, HOUR_MS, MINUTE_MS, Join, JoinPart
 from millpond.serving import Fetcher, FetchRequest
-from millpond.serving.caches.waiting_entries import MOST_WAITING, WaitingEntries
+from millpond.serving.caches.waiting_entries import AT_ONCE, CROWDED, MOST_WAITING, WaitingEntries
 
 from .world import (
     AIRCRAFT,
@@ -31,6 +31,9 @@ class Full:
     def __init__(self):
         self.store = WatchedStore()
         self.info = upload(self.store, AIRCRAFT_PLAN, {(tail,): [EVENT] for tail in [*TAILS, "N new"]})
+        self.stream = Stream(self.store, AIRCRAFT_PLAN)
+        self.stream.add(["N new"], [(BATCH_END_MS + hours * HOUR_MS, (5.0,)) for hours in range(12)])
+        self.stream.close(NOON_MS - 30 * MINUTE_MS)
         self.fetcher = Fetcher(
             self.store, [AIRCRAFT], fetcher_cache_size=10, fetcher_tile_cache_size=10, now=lambda: NOON_MS
         )
@@ -48,9 +51,16 @@ class Full:
         answer = self.fetcher.fetch("aircraft", keys, NOON_MS)
         assert answer.features == read_directly(self.store, AIRCRAFT_PLAN, self.info, keys, NOON_MS)
 
+    def put_what_waits(self):
+        for _ in range(len(self.group.waiting.puts)):
+            self.fetch(self.hit)
+        assert not self.group.waiting.puts
+
     def miss_until_admitted(self):
+        self.put_what_waits()
         for _ in range(3):
             self.fetch(NEW)
+        assert len(self.group.waiting.puts) == 1
 
     def is_cached(self, keys):
         return self.group.tile_cache.peek(AIRCRAFT_PLAN.encode_key(keys)) is not None
@@ -63,7 +73,6 @@ def full():
 
 def test_an_entry_for_a_full_cache_waits_for_a_fetch_that_misses_nothing(full):
     full.miss_until_admitted()
-    assert not full.is_cached(NEW)
     full.fetch({"tail": "N nobody"})
     assert not full.is_cached(NEW)
     full.fetch(full.hit)
@@ -79,29 +88,90 @@ def test_a_key_whose_entry_waits_is_a_miss(full):
     assert (after.hits - before.hits, after.misses - before.misses) == (0, 1)
 
 
+def test_each_fetch_that_misses_nothing_puts_the_entries_of_a_few_keys(full):
+    full.put_what_waits()
+    put = []
+    full.group.waiting.puts.extend([lambda: put.append(True)] * (2 * AT_ONCE))
+    full.fetch({"tail": "N nobody"})
+    assert not put
+    full.fetch(full.hit)
+    assert len(put) == AT_ONCE
+    full.fetch({"tail": "N nobody"})
+    assert len(put) == AT_ONCE
+    full.fetch(full.hit)
+    assert len(put) == 2 * AT_ONCE
+
+
+def test_if_many_entries_wait_every_fetch_puts_those_of_one_key(full):
+    full.put_what_waits()
+    put = []
+    full.group.waiting.puts.extend([lambda: put.append(True)] * (CROWDED + 1))
+    full.fetch({"tail": "N nobody"})
+    full.fetch({"tail": "N somebody"})
+    assert len(put) == 1
+
+
 def test_a_call_for_many_keys_puts_the_entries_at_once(full):
+    full.put_what_waits()
     for _ in range(3):
         full.fetcher.fetch_many([FetchRequest("aircraft", keys, NOON_MS) for keys in (NEW, full.hit)])
     assert full.is_cached(NEW)
 
 
-def test_an_entry_of_a_former_batch_is_not_put(full):
+def test_entries_of_a_former_batch_are_not_put(full):
     full.miss_until_admitted()
     upload(full.store, AIRCRAFT_PLAN, {("N new",): [EVENT]}, BATCH_END_MS, landing_ms=2)
     full.fetcher.refresh()
-    full.group.waiting.put_all()
+    full.group.waiting.put_some(1)
     assert not full.is_cached(NEW)
+    assert full.group.batch_cache.peek(AIRCRAFT_PLAN.encode_key(NEW)) is None
 
 
-def test_an_entry_that_another_fetch_put_meanwhile_stays(full):
+def test_closed_tiles_are_not_put_if_the_stream_restarted_meanwhile(full):
     full.miss_until_admitted()
-    waiting = list(full.group.waiting.puts)
-    full.group.waiting.put_all()
+    full.stream.restart(3 * HOUR_MS)
+    full.fetcher.refresh()
+    full.group.waiting.put_some(1)
+    assert not full.is_cached(NEW)
+    full.fetch(NEW)
+
+
+def test_closed_tiles_are_put_if_more_tiles_closed_meanwhile(full):
+    full.miss_until_admitted()
+    full.stream.close(NOON_MS - 10 * MINUTE_MS)
+    full.fetcher.refresh()
+    full.put_what_waits()
+    assert full.is_cached(NEW)
+    full.fetch(NEW)
+
+
+def test_tiles_beyond_the_closing_time_are_not_put_once_the_serving_info_was_read_again(full):
+    full.stream.add(["N new"], [(NOON_MS - 30 * MINUTE_MS, (5.0,))])
+    full.stream.close(NOON_MS, publish=False)
+    full.miss_until_admitted()
+    full.fetcher.refresh()
+    full.group.waiting.put_some(1)
+    assert not full.is_cached(NEW)
+    full.fetch(NEW)
+
+
+def test_a_key_amended_while_its_entry_waited_is_read_anew(full):
+    full.miss_until_admitted()
+    full.stream.add(["N new"], [(BATCH_END_MS + HOUR_MS, (7.0,))])
+    full.put_what_waits()
+    full.fetch(NEW)
+    full.fetch(NEW)
+
+
+def test_entries_that_another_fetch_put_meanwhile_stay(full):
+    full.miss_until_admitted()
+    (put,) = full.group.waiting.puts
+    full.put_what_waits()
     key = AIRCRAFT_PLAN.encode_key(NEW)
-    entry = full.group.tile_cache.peek(key)
-    for put in waiting:
-        put()
+    entry, row = full.group.tile_cache.peek(key), full.group.batch_cache.peek(key)
+    put()
     assert full.group.tile_cache.peek(key) is entry
+    assert full.group.batch_cache.peek(key) is row
 
 
 def test_when_many_entries_wait_the_oldest_is_put_at_once():
@@ -109,7 +179,7 @@ def test_when_many_entries_wait_the_oldest_is_put_at_once():
     for number in range(MOST_WAITING + 2):
         waiting.add(lambda number=number: put.append(number))
     assert put == [0, 1]
-    waiting.put_all()
+    waiting.put_some(MOST_WAITING)
     assert put == list(range(MOST_WAITING + 2))
 
 
@@ -140,5 +210,7 @@ def test_a_join_puts_the_entries_of_all_its_parts():
     for _ in range(3):
         fetcher.fetch(PAIR, asked(new), NOON_MS)
     assert is_cached(new) == [False, False]
-    fetcher.fetch(PAIR, asked(hit), NOON_MS)
+    waiting = fetcher.groups[0].waiting
+    for _ in range(len(waiting.puts)):
+        fetcher.fetch(PAIR, asked(hit), NOON_MS)
     assert is_cached(new) == [True, True]

@@ -103,8 +103,8 @@ class Answerer:
             return None
         if found.is_confirmed and self._log is None:
             answer: FetchResponse = form.answer(keys, at, found, 1 if gets else 0)  # type: ignore[arg-type]  # its own
-            if self._puts and len(gets) <= form.parts:
-                self._waiting.put_all()
+            if self._puts:
+                self._waiting.put_after_fetch(misses_nothing=len(gets) <= form.parts)
             return answer
         return self._confirmed(begun, keys, found)
 
@@ -112,7 +112,7 @@ class Answerer:
         """Answer several requests, in their order, reading the store for all of them together."""
         if len(requests) > 1:
             many = many_keys(self._shared, self._forms, requests)
-            return self._call(requests, "open") if many is None else self._run(many)
+            return self._call(requests, "open") if many is None else self._run(many, len(requests))
         short_ways: ShortWays = "open"
         form = self._form_of(requests)
         if form is not None:
@@ -124,18 +124,18 @@ class Answerer:
 
     def _call(self, requests: Sequence[FetchRequest], short_ways: ShortWays) -> list[FetchResponse]:
         call = FetchCall(self._shared, requests, short_ways=short_ways)
-        return self._run(call) if call.wanted else call.responses()
+        return self._run(call, len(requests)) if call.wanted else call.responses()
 
-    def _run(self, call: FetchCall | ManyKeys) -> list[FetchResponse]:
+    def _run(self, call: FetchCall | ManyKeys, requests: int) -> list[FetchResponse]:
         self._infos.ensure()
         self._fetches += 1
         if self._fetches % SAMPLED_ONE_IN:
             run(call.rounds(), self._store.get_many)
-            self._waiting.put_all()
+            self._waiting.put_some(requests)
             return call.responses()
         began = time.perf_counter()
         run(call.rounds(), self._timed_get_many)
-        self._waiting.put_all()
+        self._waiting.put_some(requests)
         answers = call.responses()
         self._counters.timed("fetch", time.perf_counter() - began)
         return answers
@@ -155,7 +155,7 @@ class Answerer:
         if call.wanted:
             self._infos.ensure()
             run(call.rounds(), self._store.get_many)
-            self._waiting.put_all()
+            self._waiting.put_some(len(times))
         return call.answer()
 
     async def many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
@@ -171,7 +171,7 @@ class Answerer:
         if many is not None:
             await self._infos.ensure_async()
             await run_async(many.rounds(), store.get_many)
-            self._waiting.put_all()
+            self._waiting.put_some(len(requests))
             return many.responses()
         short_ways: ShortWays = "open"
         form = self._form_of(requests)
@@ -184,7 +184,7 @@ class Answerer:
         if call.wanted:
             await self._infos.ensure_async()
             await run_async(call.rounds(), store.get_many)
-            self._waiting.put_all()
+            self._waiting.put_some(len(requests))
         return call.responses()
 
     def many_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
@@ -319,8 +319,8 @@ class Answerer:
         form, at, read = begun
         kv_calls = (1 if read.gets else 0) + (not found.is_confirmed)
         answer: FetchResponse = form.answer(keys, at, found, kv_calls)
-        if self._puts and len(read.gets) <= form.parts:
-            self._waiting.put_all()
+        if self._puts:
+            self._waiting.put_after_fetch(misses_nothing=len(read.gets) <= form.parts)
         if self._log is not None:
             self._log.offer(form.prepared, answer, {})
         return answer

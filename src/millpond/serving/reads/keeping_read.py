@@ -1,7 +1,8 @@
 """The short read of a key that is read whole and then cached.
 
 Place on the data path: keys that the cache missed and admits. It does what the full read (`key_read`) does for such a
-key, in the common case: one query, up to the present, and nothing cached except perhaps the batch row.
+key, in the common case: one query, up to the present, and nothing cached except perhaps the batch row. It answers from
+the tiles as they are. Its entries are made afterwards (`new_entries`), for a full cache after a later fetch.
 
 Invariant: a read that was begun must be ended or closed, because other fetches that miss the same key wait for it
 (`ServedGroup.flights`).
@@ -9,13 +10,12 @@ Invariant: a read that was begun must be ended or closed, because other fetches 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from millpond.cache import Cache
 from millpond.features import MARKER_ADDRESS, Ir, Tile, decode_marker
 from millpond.kv import Get, TimedValue
 from millpond.serving.caches.batch_rows import BatchRow, batch_get, decoded_row
-from millpond.serving.caches.closed_tiles import NO_MARKER, ClosedTiles, close, closed_end, has_unknown, tail_irs
+from millpond.serving.caches.closed_tiles import NO_MARKER, has_unknown, tail_irs
+from millpond.serving.caches.new_entries import NewEntries
 from millpond.serving.group_status import Served
 from millpond.serving.groups.flight import Flight
 from millpond.serving.groups.served_group import ServedGroup
@@ -148,12 +148,11 @@ class KeepingRead:
             return None
         if len(tiles) > 1:
             tiles.sort(key=_start_of)
-        closed, rest = self._closed(tiles, bases, marker)
-        used = rest
-        if rest and rest[-1].start_ms >= query_ms:
-            used = [tile for tile in rest if tile.start_ms < query_ms]
-        tails = tail_irs(layout, view, used, closed.end_ms, self._reader.empty)
-        if closed.is_partial or has_unknown(tails):
+        used = tiles
+        if tiles and tiles[-1].start_ms >= query_ms:
+            used = [tile for tile in tiles if tile.start_ms < query_ms]
+        tails = tail_irs(layout, view, used, landed.batch_end_ms, self._reader.empty)
+        if has_unknown(tails):
             return None
         counts = (
             int(self._asks_batch),
@@ -164,57 +163,16 @@ class KeepingRead:
             len(tiles),
             0,
         )
-        keep = partial(_keep, group, key, closed, row if is_new else None)
+        entries = NewEntries(
+            group, key, query_ms, self._served, landed, view, bases, tiles, marker, row if is_new else None
+        )
+        keep = partial(group.waiting.add, entries.put) if group.doorkeeper.is_full else entries.put
         if not is_confirmed:
-            return ShortResult(closed.bases, tails, landed, counts, is_confirmed, keep)
+            return ShortResult(bases, tails, landed, counts, is_confirmed, keep)
         keep()
         from_ms = query_ms // group.tile_ms * group.tile_ms - group.tile_ms + 1
-        self._flight.end(KeyData(landed, row, closed, rest, closed.end_ms, view, from_ms, stored_tiles=len(tiles)))
-        return ShortResult(closed.bases, tails, landed, counts)
-
-    def _closed(
-        self, tiles: Sequence[Tile], bases: Sequence[tuple[object, ...]], marker: bytes
-    ) -> tuple[ClosedTiles, Sequence[Tile]]:
-        """Merge the closed tiles; return the closed part, and the tiles after it."""
-        group, view, served = self._reader.group, self._view, self._served
-        limit_ms = self._query_ms // group.tile_ms * group.tile_ms
-        end_ms, count = closed_end(view.read_start_ms, tiles, served.closed_ms, limit_ms)
-        closed = close(
-            group.form,
-            None,
-            self._landed,
-            view,
-            bases,
-            tiles[:count],
-            end_ms,
-            served,
-            marker,
-            with_pieces=not group.form.kinds,
-        )
-        return closed, tiles[count:]
-
-
-def _keep(group: ServedGroup, key: bytes, closed: ClosedTiles, row: BatchRow | None) -> None:
-    """Put the closed part and, if it is new, the batch row into the caches; into full caches later."""
-    is_full, waiting = group.doorkeeper.is_full, group.waiting
-    entries: tuple[tuple[Cache[bytes, Any] | None, ClosedTiles | BatchRow | None], ...] = (
-        (group.tile_cache, closed),
-        (group.batch_cache, row),
-    )
-    for cache, entry in entries:
-        if cache is None or entry is None:
-            continue
-        if is_full:
-            waiting.add(partial(_put_late, group, cache, key, entry))
-        else:
-            cache.put(key, entry)
-
-
-def _put_late(group: ServedGroup, cache: Cache[bytes, Any], key: bytes, entry: ClosedTiles | BatchRow) -> None:
-    """Put an entry that waited, unless another batch is served by now, or another fetch put an entry of this batch."""
-    found = cache.peek(key)
-    if entry.landed is group.served.landed and (found is None or found.landed is not entry.landed):
-        cache.put(key, entry)
+        self._flight.end(KeyData(landed, row, None, tiles, view.read_start_ms, view, from_ms, stored_tiles=len(tiles)))
+        return ShortResult(bases, tails, landed, counts)
 
 
 def _start_of(tile: Tile) -> int:
