@@ -4,6 +4,8 @@
 #   make demo ARGS="..."           hands arguments on
 
 export PYTHON ?= python3
+# The tests start hundreds of Python processes: none shall compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # What builds the wheel is pinned, like all else.
 BUILD := $(BIN)/uv build --quiet --out-dir dist --python $(BIN)/python --build-constraint requirements-build.lock --require-hashes

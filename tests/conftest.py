@@ -27,14 +27,14 @@ SESSION_TESTS = (
 )
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
-LONG = (
-    "tests/end_to_end/",
-    "tests/faults/",
-    "tests/spark/own_sessions/",
-    "tests/features/equality/",
-    "tests/state/models/",
-)
-"""Whose files take longest of all others: most start sessions of their own."""
+OWN_PROCESSES = ("tests/end_to_end/", "tests/faults/", "tests/spark/own_sessions/")
+"""What starts clusters and servers, and kills what belongs to them.
+
+One test after another, however many processes there are: each of them already has many processes.
+"""
+
+LONG = (*OWN_PROCESSES, "tests/features/equality/", "tests/state/models/")
+"""Whose files take longest of all others."""
 
 collect_ignore = ["spark/own_sessions/bare_job.py"]
 """A program for spark-submit, which imports what only its own run has."""
@@ -108,11 +108,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """One process runs all tests of the session, so that there is one; the rest goes file by file to who is free."""
+    """One process runs all tests of the session, one those with clusters; the rest goes file by file to who is free."""
     from xdist.scheduler import LoadFileScheduling
 
     class SessionAndFiles(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "the session" if _is_of_the_session(nodeid) else super()._split_scope(nodeid)
+            if _is_of_the_session(nodeid):
+                return "the session"
+            return "the clusters" if nodeid.startswith(OWN_PROCESSES) else super()._split_scope(nodeid)
 
     return SessionAndFiles(config, log)

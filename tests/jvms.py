@@ -22,8 +22,10 @@ TYPICAL = "tests/spark/test_examples.py"
 
 # No JVM of the tests runs long enough for the second compiler, for threads that collect garbage beside the program,
 # or for proofs of the bytecode in Spark's jars to pay. What a JVM says of an archive that does not fit it is no news.
+# With one compiler a JVM has 48 MB for compiled code. The session's fills them, and sweeps them all the time.
 _FOR_SHORT_RUNS = (
     "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256m",
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",

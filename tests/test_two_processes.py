@@ -47,6 +47,18 @@ def test_all_tests_of_the_session_run_in_one_process_and_the_rest_in_the_other(s
     assert first == second != rest
 
 
+def test_tests_with_clusters_run_one_after_the_other_however_many_processes_there_are(suite):
+    (suite / "tests" / "faults").mkdir()
+    for name in ("test_long", "test_longer"):
+        (suite / "tests" / "faults" / f"{name}.py").write_text(WHO_RAN)
+    done = _run(suite, "-n3")
+    assert done.returncode == 0, done.stdout
+    names = ("faults/test_long", "faults/test_longer", "spark/test_a", "test_of_the_rest")
+    first, second, *others = ((suite / "tests" / f"{name}.ran").read_text() for name in names)
+    assert first == second
+    assert len({first, *others}) == 3
+
+
 def test_what_takes_longest_begins_first(suite):
     (suite / "tests" / "faults").mkdir()
     (suite / "tests" / "faults" / "test_long.py").write_text(WHO_RAN)
