@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
 from millpond.features import UNKNOWN, Aggregation, Field, GroupBy, PartialIr, compile_group_by
-from millpond.features.cells.counts_and_sums import add_encoded, encode_fixed_point
+from millpond.features.cells.counts_and_sums import add_all_encoded, add_encoded, encode_fixed_point
 from millpond.features.operations import OPERATIONS
 from millpond.features.stored.packed_cells import PackedCells
 from millpond.features.types import parse_type
@@ -78,6 +78,13 @@ def test_runs_of_packed_cells_are_merged_as_all_their_irs_are(name, data):
 @given(NUMBERS, NUMBERS)
 def test_stored_numbers_are_added_as_the_numbers_are(left, right):
     assert add_encoded(encode_fixed_point(left), encode_fixed_point(right)) == encode_fixed_point(left + right)
+
+
+@given(st.lists(NUMBERS, max_size=6))
+def test_stored_numbers_of_a_run_are_added_as_the_numbers_are(numbers):
+    # With each number's negative too, sums of 0 are drawn often.
+    for added in (numbers, [*numbers, *(-number for number in numbers)]):
+        assert add_all_encoded(list(map(encode_fixed_point, added))) == encode_fixed_point(sum(added))
 
 
 def codec_of(*operations):

@@ -7,6 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
+from millpond.spark.shuffle.pack import with_key_hashes
 from millpond.spark.shuffle.partitioner import partition_of, routing_keys
 from millpond.state.types.key_groups import key_hash
 
@@ -75,6 +76,9 @@ def test_key_hashes_and_routing_keys_are_sparks_own(spark):
     keys = list(zip(*values, strict=True))
     assert hashed["all"].to_pylist() == [signed(key, arrow_kinds) for key in keys]
     assert hashed["backwards"].to_pylist() == [signed(key[::-1], arrow_kinds[::-1]) for key in keys]
+    for positions, name in ((range(len(COLUMNS)), "all"), (reversed(range(len(COLUMNS))), "backwards")):
+        (made,) = with_key_hashes(table.to_batches(), list(positions))
+        assert made.column(made.num_columns - 1).to_pylist() == hashed[name].to_pylist()
     for name, partitions in (("of_7", 7), ("of_200", 200)):
         expected = [partition_of(routing_key, partitions) for routing_key in hashed["routing_key"].to_pylist()]
         assert hashed[name].to_pylist() == expected

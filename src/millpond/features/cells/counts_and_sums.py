@@ -172,6 +172,26 @@ def add_encoded(left: bytes, right: bytes) -> bytes:
     return (shift + zeros).to_bytes(2, "big") + total.to_bytes(total.bit_length() // 8 + 1, "big", signed=True)
 
 
+def add_all_encoded(stored: Sequence[bytes]) -> bytes:
+    """Add any number of numbers that `encode_fixed_point` wrote, as `add_encoded` adds two.
+
+    >>> add_all_encoded([encode_fixed_point(5 << 300), b"", encode_fixed_point(3 << 302)]).hex()
+    '012c11'
+    """
+    from_bytes = int.from_bytes
+    mantissas = [from_bytes(one[2:], "big", signed=True) for one in stored if one]
+    if not mantissas:
+        return b""
+    shifts = [one[0] << 8 | one[1] for one in stored if one]
+    lowest = min(shifts)
+    total = sum([mantissa << shift - lowest for mantissa, shift in zip(mantissas, shifts, strict=True)])
+    if not total:
+        return b""
+    zeros = (total & -total).bit_length() - 1
+    total >>= zeros
+    return (lowest + zeros).to_bytes(2, "big") + total.to_bytes(total.bit_length() // 8 + 1, "big", signed=True)
+
+
 def _fixed_point_decoder(max_bytes: int) -> Callable[[Any], int]:
     max_bits = 8 * max_bytes
     from_bytes = int.from_bytes

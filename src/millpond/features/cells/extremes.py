@@ -75,11 +75,17 @@ def greatest(left: Cell, right: Cell) -> Cell:
 
 
 def _least_of(cells: Sequence[Cell]) -> Cell:
-    return min((cell for cell in cells if cell is not None), default=None)
+    try:
+        return min(cells, default=None)
+    except TypeError:  # None compares with nothing; looking for it in every run would take longer
+        return min((cell for cell in cells if cell is not None), default=None)
 
 
 def _greatest_of(cells: Sequence[Cell]) -> Cell:
-    return max((cell for cell in cells if cell is not None), default=None)
+    try:
+        return max(cells, default=None)
+    except TypeError:
+        return max((cell for cell in cells if cell is not None), default=None)
 
 
 def same_type(type_: DataType, _: Parameter) -> DataType:

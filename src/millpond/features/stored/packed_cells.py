@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from millpond.features.cells.cell import Cell, CellOperation, Ir
-from millpond.features.cells.counts_and_sums import add_encoded, encode_fixed_point
+from millpond.features.cells.counts_and_sums import add_all_encoded, add_encoded, encode_fixed_point
 
 _LIST_OF_32_BITS = b"\xdd"
 """The first byte of a MessagePack list whose length takes four bytes."""
@@ -102,6 +102,8 @@ def _merged_runs(cell: CellOperation, stored: Sequence[Any], bounds: Sequence[tu
     merge_all = cell.merge_all
     if cell.plain:
         return [merge_all(stored[first:end]) for first, end in bounds]
+    if _adds_fixed_points(cell):
+        return [add_all_encoded(stored[first:end]) for first, end in bounds]
     cells = list(map(cell.decode, stored)) if cell.decode_all is None else cell.decode_all(stored)
     encode = cell.encode
     return [encode(merge_all(cells[first:end])) for first, end in bounds]
@@ -111,7 +113,12 @@ def _stored_merge(cell: CellOperation) -> Callable[[Any, Any], Any]:
     """Return the function that merges two stored cells."""
     if cell.plain:
         return cell.merge
-    if cell.encode is encode_fixed_point and cell.merge is operator.add:
+    if _adds_fixed_points(cell):
         return add_encoded
     encode, decode, merge = cell.encode, cell.decode, cell.merge
     return lambda left, right: encode(merge(decode(left), decode(right)))
+
+
+def _adds_fixed_points(cell: CellOperation) -> bool:
+    """Return whether stored cells are fixed-point numbers that a merge adds."""
+    return cell.encode is encode_fixed_point and cell.merge is operator.add

@@ -31,7 +31,7 @@ from millpond.spark.features.tiles.combine import COMBINED_SCHEMA, EVENT_TIME, O
 from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS, TileProcessor
 from millpond.spark.features.tiles.rows import TILE_SCHEMA
 from millpond.spark.features.tiles.writer import tile_writer
-from millpond.spark.operator.keyed import KeyedData, keyed
+from millpond.spark.operator.keyed import KeyedData, keyed_map
 from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.spec.operator import StateConfig
 
@@ -152,7 +152,7 @@ def _combined(
         EVENT_TIME, f"{lateness_ms} milliseconds"
     )
     combine = combiner(plan, start_ms, counts)
-    return keyed(timed.mapInArrow(combine, _combined_schema(timed)), "slot")
+    return keyed_map(timed, combine, _combined_schema(timed), "slot")
 
 
 def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:

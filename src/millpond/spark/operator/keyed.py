@@ -8,8 +8,8 @@ Delivery: exactly once into the state, at least once into the sink, like Spark's
 micro-batch. Recovery: Spark's checkpoint; nothing is written elsewhere.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import Accumulator
@@ -37,7 +37,7 @@ from millpond.spark.operator.key_columns import KeyColumns, key_columns
 from millpond.spark.operator.request import OperatorRequest
 from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
 from millpond.spark.runtime.opened_shard import check_savepoint
-from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack
+from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack, with_key_hashes
 from millpond.spark.spec.driver_counts import PlannedOperator, note_operator
 from millpond.spark.spec.metrics import KeyedMetrics, MetricsParam
 from millpond.spark.spec.observed_metrics import ObservedMetrics
@@ -46,14 +46,22 @@ from millpond.spark.spec.operator import OperatorSpec, PandasSettings, StateConf
 _HASH = "__millpond_hash"
 
 
+class _Mapped(NamedTuple):
+    """Rows to which a function over Arrow is applied by the worker that packs what it returns."""
+
+    rows: DataFrame
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
 class KeyedData:
     """A DataFrame grouped by key columns. Made by `keyed`."""
 
-    def __init__(self, df: DataFrame, keys: tuple[str | Column, ...]) -> None:
+    def __init__(self, df: DataFrame, keys: tuple[str | Column, ...], mapped: _Mapped | None = None) -> None:
         if not keys:
             raise OptionError('keyed() needs at least one key column, as in keyed(df, "user").')
         self._df = df
         self._keys = key_columns(df, keys)
+        self._mapped = mapped
         self._metrics: list[Accumulator[KeyedMetrics]] = []
         self._observed: list[ObservedMetrics] = []
 
@@ -268,7 +276,7 @@ class KeyedData:
         if combining is not None:
             spec = combining.spec(spec)
         operated = (
-            _packed(keys, combining=combining)
+            _packed(keys, combining=combining, mapped=self._mapped)
             .groupBy(SHARD)
             .transformWithState(
                 ShardProcessor(spec),
@@ -295,15 +303,42 @@ def keyed(df: DataFrame, *keys: str | Column) -> KeyedData:
     return KeyedData(df, keys)
 
 
-def _packed(keys: KeyColumns, *, initial: bool = False, combining: Combining | None = None) -> DataFrame:
-    packed_schema = arrow_schema(keys.data.schema) if combining is None else combining.schema
+def keyed_map(
+    df: DataFrame,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+    *keys: str,
+) -> KeyedData:
+    """Group what a function over Arrow makes of a DataFrame: `keyed(df.mapInArrow(function, schema), *keys)`.
 
-    def pack_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    This is for Millpond's own functions. The function and the packing share one Python worker in each task, and the
+    rows between them do not pass through the JVM. Keys are hashed row by row, so there should be few rows.
+
+    Args:
+        df: a streaming or batch DataFrame.
+        function: as for `mapInArrow`. It must return exactly the columns of `schema`, which nothing checks.
+        schema: the columns that it returns.
+        keys: names of columns of `schema`.
+    """
+    return KeyedData(df.mapInArrow(function, schema), keys, _Mapped(df, function))
+
+
+def _packed(
+    keys: KeyColumns, *, initial: bool = False, combining: Combining | None = None, mapped: _Mapped | None = None
+) -> DataFrame:
+    packed_schema = arrow_schema(keys.data.schema) if combining is None else combining.schema
+    function, key_positions = mapped and mapped.function, keys.positions
+
+    def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
+        if function is not None:
+            batches = with_key_hashes(function(batches), key_positions)
         if combining is not None:
             batches = combining.batches(batches)
         return pack(batches, packed_schema, initial=initial)
 
+    if mapped is not None:
+        return mapped.rows.mapInArrow(pack_batches, PACKED_SCHEMA)
     # Columns are named by position, since a name may come twice.
     names = [f"c{at}" for at in range(len(keys.data.columns))]
     hashed = keys.data.toDF(*names).withColumn(_HASH, F.xxhash64(*(names[at] for at in keys.positions)))

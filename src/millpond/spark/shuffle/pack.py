@@ -8,7 +8,7 @@ Invariant: in every batch with data each shard gets at least one blob, if need b
 manifest of every shard gets every version and watermark.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from millpond.errors import CorruptionError
 from millpond.spark.shuffle.partitioner import routing_keys
-from millpond.state.types.key_groups import key_groups_of, max_parallelism
+from millpond.state.types.key_groups import key_groups_of, key_hash, max_parallelism
 
 KEY_GROUP = "__millpond_key_group"
 SHARD = "millpond_shard"
@@ -49,6 +49,20 @@ class Layout:
         found = task and (task.getLocalProperty(_STREAMING_PARTITIONS) or task.getLocalProperty(_BATCH_PARTITIONS))
         shards = int(found) if found else _SPARKS_DEFAULT_PARTITIONS
         return Layout(shards, max_parallelism(shards))
+
+
+def with_key_hashes(batches: Iterable[pa.RecordBatch], key_positions: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Append the hash of the key to rows made in Python, as `pack` expects it. It is computed row by row.
+
+    >>> batch = pa.record_batch([pa.array(["abc"])], names=["word"])
+    >>> [hashed.column(1).to_pylist() for hashed in with_key_hashes([batch], [0])]
+    [[1423657621850124518]]
+    """
+    for batch in batches:
+        keys = [batch.column(position) for position in key_positions]
+        kinds = [column.type for column in keys]
+        hashes = [key_hash(key, kinds) for key in zip(*(column.to_pylist() for column in keys), strict=True)]
+        yield batch.append_column("hash", pa.array(np.array(hashes, np.uint64).view(np.int64)))
 
 
 def pack(

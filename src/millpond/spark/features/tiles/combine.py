@@ -2,7 +2,8 @@
 
 Place on the data path: first step of the stream of tiles. Only one row for each hash slot crosses the shuffle, with the
 partial IRs of its keys, instead of one row for each event. A partial IR is the packed cells of a tile that holds only
-these events. The operator merges it into the tile that it keeps.
+these events. The operator merges it into the tile that it keeps. The worker that combines also packs the rows for the
+shuffle (`keyed_map`), so they do not pass through the JVM in between.
 
 A change of an entity goes into the tile of its mutation time. Its cells are collected by the row's own time. A removed
 row is subtracted from the cells that can delete; the others ignore it.
@@ -26,7 +27,6 @@ from millpond.features.cells.cell import Cell
 from millpond.features.columnar.array_inputs import in_utc
 from millpond.features.columnar.collect_table import Groups, collect_table, group_rows, store_table
 from millpond.features.types import DataType, parse_type
-from millpond.spark.environment.worker_garbage import leave_modules_out
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, encode_combined, slots_of
 from millpond.spark.shuffle.arrow_lots import lots
 
@@ -77,7 +77,6 @@ def combiner(
     key_width = len(plan.group_by.keys)
 
     def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        leave_modules_out()
         for table in lots(batches, _ROWS_AT_ONCE, _BYTES_AT_ONCE):
             events = _kept(table, key_width, start_ms, counts)
             if len(events):

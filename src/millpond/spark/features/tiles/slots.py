@@ -18,6 +18,7 @@ Source: Redis Cluster's hash slots, for the division.
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -269,17 +270,16 @@ def add_tiles(plan: GroupByPlan, tiles: TileCells, others: TileCells) -> None:
 def merged_tiles(plan: GroupByPlan, parts: Iterable[TileCells]) -> TileCells:
     """Merge the tiles of several parts, which do not change."""
     merged, partial = TileCells(), TileCells()
-    runs: dict[bytes, list[bytes]] = {}
+    runs: defaultdict[bytes, list[bytes]] = defaultdict(list)
     for part in parts:
         if part.forms:
             add_tiles(plan, partial, part)
             continue
-        for key in [key for key in part.cells if key in merged.cells]:
-            if key not in runs:
-                runs[key] = [merged.cells[key]]
-            runs[key].append(part.cells[key])
-        merged.cells.update(part.cells)
-    merged.cells.update(zip(runs, plan.tile_codec.packed.merge_runs(list(runs.values())), strict=True))
+        for key, cells in part.cells.items():
+            runs[key].append(cells)
+    merged.cells = {key: run[0] for key, run in runs.items()}
+    several = {key: run for key, run in runs.items() if len(run) > 1}
+    merged.cells.update(zip(several, plan.tile_codec.packed.merge_runs(list(several.values())), strict=True))
     add_tiles(plan, merged, partial)
     return merged
 
