@@ -62,13 +62,20 @@ class World:
 
     def run(self) -> History:
         """Run every batch until an attempt of it is accepted, and read what is there in the end."""
-        # Of few keys no base would ever be older than another. So bases are owed at random.
-        with mock.patch.object(shard_module, "owed_rows", self._owed):
+        # Of few keys no base would ever be older than another, and most versions change most of them. So bases are owed
+        # at random, and a version is full at random.
+        with (
+            mock.patch.object(shard_module, "owed_rows", self._owed),
+            mock.patch.object(shard_module, "rather_full", self._full),
+        ):
             self._run()
         return self.history
 
     def _owed(self, *_: object) -> int:
         return self.draw.choice([0, 1, 1, 8])
+
+    def _full(self, *_: object) -> bool:
+        return self.draw.random() < 0.2
 
     def _run(self) -> None:
         while len(self.store) <= len(self.batches):

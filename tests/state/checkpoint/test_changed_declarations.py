@@ -167,7 +167,8 @@ def test_without_a_change_the_first_checkpoint_after_a_restore_is_incremental(tm
     for declaration, value in ((change.old, change.given), (change.new, change.made)):
         folder = tmp_path / f"{declaration is change.old}"
         first = Operator(folder, kind, declaration)
-        first.put(1, value(1))
+        for user in range(1, 5):
+            first.put(user, value(user))
         first.checkpoint()
         second = Operator(folder, kind, declaration)
         second.put(2, value(2))

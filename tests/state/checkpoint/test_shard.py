@@ -63,6 +63,62 @@ def test_deleting_everything_leaves_next_to_nothing_after_a_rotation():
     assert contents(store.restored()) == oracle
 
 
+@pytest.mark.parametrize(("what", "changed", "full"), [("update", 75, True), ("put", 75, True), ("update", 74, False)])
+def test_a_version_that_changed_most_of_the_state_consists_of_bases(what, changed, full):
+    store, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), {}
+    shard = store.restored()
+    oracle, _ = _commit(store, shard, [(*_user(at), what, 0) for at in range(100)], oracle)
+    oracle, commit = _commit(store, shard, [(*_user(at), what, 3) for at in range(changed)] * 2, oracle)
+    assert all(ref.base for ref in commit.manifest.segments) == full
+    if full:
+        assert sum(ref.rows for ref in commit.manifest.segments) == 100
+        assert not shard.prepare_bases(), "no delta, so no bases are owed for it"
+    assert contents(store.restored()) == oracle
+    assert shard.begin_at(store.read_manifest()), "such a version can be undone like any other"
+    applied(shard, oracle, [(*_user(at), what, 6) for at in range(100)])
+    shard.commit("lost")
+    assert shard.begin_at(store.read_manifest())
+    assert contents(shard) == oracle
+
+
+def test_a_version_that_changed_most_of_one_state_writes_no_other_state_whole():
+    store, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), {}
+    shard = store.restored()
+    both = [(*_user(at), "update", 0) for at in range(100)] + [(*_user(at), "put", 0) for at in range(20)]
+    oracle, _ = _commit(store, shard, both, oracle)
+    oracle, commit = _commit(store, shard, [(*_user(at), "update", 1) for at in range(100)], oracle)
+    assert not all(ref.base for ref in commit.manifest.segments)
+    assert contents(store.restored()) == oracle
+
+
+def test_a_version_in_which_lists_only_grew_writes_no_list_whole():
+    store, oracle = Store(new_manifest("lineage", 1, 3, 20, KEY)), {}
+    shard = store.restored()
+    for version in range(3):
+        oracle, commit = _commit(store, shard, [(*_user(at), "append", version) for at in range(100)], oracle)
+        assert {ref.base for ref in commit.manifest.segments if ref.version == version + 1} >= {False}
+    assert contents(store.restored()) == oracle
+
+
+def test_a_version_of_a_state_with_a_ttl_has_a_delta_though_all_of_it_changed():
+    """A stream in which every version is full would never remove expired values from live state."""
+    mortal = StateDescriptor("seen", StateKind.VALUE, NUMBER, ttl=Ttl(100))
+    store = Store(new_manifest("lineage", 0, 1, 4, KEY))
+    shard = store.restored()
+    for _ in range(3):
+        assert shard.begin_at(store.read_manifest())
+        shard.declare(mortal)
+        state = TtlValue(shard.backend, mortal, mortal.ttl)
+        shard.backend.context.now_ms = 0
+        for user in range(8):
+            shard.backend.enter(user % 4)
+            shard.backend.context.key = (str(user),)
+            state.update((user,))
+        commit = shard.commit("attempt")
+        store.put(commit)
+        assert not all(ref.base for ref in commit.manifest.segments)
+
+
 def test_a_version_without_changes_writes_no_segment():
     store = Store(new_manifest("lineage", 1, 3, 20, KEY))
     shard = store.restored()

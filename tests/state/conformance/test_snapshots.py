@@ -56,6 +56,7 @@ class Versions:
         wholly = self.cell.placed({at: state.get(at, ABSENT) for at in touched})
         assert changes.items() <= wholly.items()
         assert {self.cell.place(*at) for at in differing} <= changes.keys()
+        assert snapshot.changed_cells() in (None, {"visits": len(changes)})
 
 
 def test_a_snapshot_names_every_state_that_was_declared_by_then(backend):

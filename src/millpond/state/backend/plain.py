@@ -1,6 +1,6 @@
 """Base classes for a backend that hands out no bytes, reports nothing and keeps no order of timers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -13,7 +13,11 @@ from millpond.state.types.descriptor import StateDescriptor
 
 
 class PlainSnapshot:
-    """A snapshot that hands out cells and no bytes."""
+    """A snapshot that hands out cells and no bytes, and does not count its changes."""
+
+    def changed_cells(self) -> Mapping[str, int] | None:
+        """None: they are not counted."""
+        return None
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:  # noqa: ARG002 - of every state and key group
         """None: there are no bytes to copy."""

@@ -17,7 +17,7 @@ the version ends, if not sooner. It never reaches a snapshot of an earlier versi
 become the state itself, so do not change it without another `update`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final, Protocol
@@ -244,6 +244,12 @@ class Snapshot(Protocol):
 
     def changes(self) -> Iterator[tuple[str, Cells]]:
         """Yield what the version changed, by state. Each cell occurs once; a state comes in any number of pieces."""
+
+    def changed_cells(self) -> Mapping[str, int] | None:
+        """Return how many cells of each state the version changed; None if that takes reading their values.
+
+        It is also None if lists only grew, for then the cells are more than what changed.
+        """
 
     def cells(self, name: str, key_group: int) -> Cells:
         """Return every cell of a state in one key group as of this version."""

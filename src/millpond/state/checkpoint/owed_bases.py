@@ -6,15 +6,24 @@ existing bases. Bases consist of whole key groups, so less than one key group st
 
 Additions to lists count three quarters. Then deltas and bases together are at most twice the bytes of the elements that
 were added, and a restore reads a little more than twice the bytes of the lists.
+
+A version that changed most of each state is written as bases only. A delta and as many bytes of bases would be up to
+twice the state.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from millpond.state.backend.protocols import Snapshot
 from millpond.state.checkpoint.format.manifest import Manifest
+from millpond.state.types.descriptor import StateDescriptor
 
 _SHARE_OF_LISTS = 0.75
+_MOST = 0.75
+"""The share of each state's cells from which on a version is full: it then writes at most a third more than its delta,
+which someone waits for, and no bases afterwards."""
 
 
 class Written(NamedTuple):
@@ -49,3 +58,21 @@ def owed_rows(manifest: Manifest, following: Iterable[Written] = ()) -> int:
     owed = int(size * key_groups / held)
     # Minus half a key group, so that an amount of about a number of key groups gives that number.
     return max(0, round((owed - 0.5) * base_rows / key_groups))
+
+
+def rather_full(manifest: Manifest, snapshot: Snapshot, states: Iterable[StateDescriptor]) -> bool:
+    """Return whether a version after this manifest changed so many cells of each state that it should be a full one.
+
+    Each state counts by itself, since cells of different states differ in size. It should not be full if a state has a
+    TTL: incremental bases are what removes its expired values from live state.
+    """
+    if any(state.ttl is not None for state in states):
+        return False
+    changed = snapshot.changed_cells()
+    if changed is None or not any(changed.values()):
+        return False
+    based = Counter[str]()
+    for ref in manifest.segments:
+        if ref.base:
+            based[ref.state] += ref.rows
+    return all(changed.get(state, 0) >= _MOST * rows for state, rows in based.items())

@@ -17,7 +17,8 @@ snapshot.
 
 A version is full (all bases and no delta) if some change in memory is in no segment in the same form. That is so if the
 state came from a savepoint, if it is declared otherwise than it is stored, or if it belongs to a lost version that
-could not be carried. A full version drops all earlier segments.
+could not be carried. It is also full if it changed most of each state, since that takes fewer bytes than a delta and as
+many bytes of bases. A full version drops all earlier segments.
 
 Bases leave out expired values, which live state still has. `remove_expired` removes them there. So expired cells are
 removed as fast as bases go round, and no index of expiration times is needed.
@@ -36,7 +37,7 @@ from millpond.state.backend.expiry import alive, without_times
 from millpond.state.backend.protocols import ABSENT, Cells, KeyedStateBackend
 from millpond.state.checkpoint.format.manifest import Manifest
 from millpond.state.checkpoint.next_manifest import Encode, at_once, next_commit
-from millpond.state.checkpoint.owed_bases import Written, owed_rows
+from millpond.state.checkpoint.owed_bases import Written, owed_rows, rather_full
 from millpond.state.checkpoint.pending import PendingCheckpoint
 from millpond.state.checkpoint.restoring import SegmentSource, load_version
 from millpond.state.checkpoint.savepoint import Savepoint
@@ -243,7 +244,11 @@ class Shard:
 
     def is_full(self, pending: PendingCheckpoint) -> bool:
         """Return whether a version will be all bases and no delta."""
-        return pending.full or self._unstored.ask_for_full(pending.version)
+        return (
+            pending.full
+            or self._unstored.ask_for_full(pending.version)
+            or rather_full(self.manifest, pending.snapshot, pending.states.values())
+        )
 
     def encode(
         self, pending: PendingCheckpoint, token: str, prepared: Round | None = None, encode: Encode = at_once

@@ -11,7 +11,7 @@ explains why that is correct.
 Invariant: for every cell, either the open version has its old value, or its live value is the committed one.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from millpond.errors import UnavailableError
@@ -195,6 +195,16 @@ class _HeapSnapshot(PlainSnapshot):
             cells = tables.changes_of(version)
             if len(cells):
                 yield name, cells
+
+    def changed_cells(self) -> Mapping[str, int] | None:
+        """Return how many cells of each state the version changed; None if lists did."""
+        changed: dict[str, int] = {}
+        for name, (tables, version) in self._readable().items():
+            of_state = tables.count_changes(version)
+            if of_state is None:
+                return None
+            changed[name] = of_state
+        return changed
 
     def cells(self, name: str, key_group: int) -> Cells:
         versions = self._readable()

@@ -125,6 +125,10 @@ class FlatTables(Generic[V]):
             changed.values.extend(values)
         return changed
 
+    def count_changes(self, version: V) -> int | None:
+        """Return how many cells a closed version changed."""
+        return sum(map(len, version.changed_keys().values()))
+
     @staticmethod
     def _copied(table: Table) -> Table:
         """Return what a table holds now, as a copy that later changes do not reach."""
@@ -183,6 +187,10 @@ class ListTables(FlatTables[ListVersion]):
             changed.keys.extend(as_rows(found))
             changed.values.extend(_change(undo[key], now_and_length) for key, now_and_length in found.items())
         return changed
+
+    def count_changes(self, version: ListVersion) -> int | None:
+        """Return 0, or None if lists changed: the elements that were added to them are not counted."""
+        return None if version.changed() else 0
 
     @staticmethod
     def _copied(table: Table) -> Table:
@@ -248,6 +256,10 @@ class EntryTables(FlatTables[Version]):
                     entries.update((at, old_entries[at]) for at in entries.keys() & old_entries.keys())
             _add_entries(changed, key_group, found)
         return changed
+
+    def count_changes(self, version: Version) -> int | None:
+        """Return how many entries a closed version changed."""
+        return sum(len(entries) for undo in version.maps.values() for entries in undo.values())
 
     @staticmethod
     def _present(entries: Table, of: Iterable[Row]) -> Table:

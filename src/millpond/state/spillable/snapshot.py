@@ -51,6 +51,10 @@ class SpillableSnapshot:
             yield piece
             self._check()
 
+    def changed_cells(self) -> Mapping[str, int] | None:
+        """None: a full version would read key groups on disk."""
+        return None
+
     def cells(self, name: str, key_group: int) -> Cells:
         self._check()
         return self._snapshot.cells(name, key_group)

@@ -57,6 +57,10 @@ class LruSnapshot:
         for name, cells in self._inner.changes():
             yield name, _without(cells, self._parts.get(name, {}))
 
+    def changed_cells(self) -> Mapping[str, int] | None:
+        """None: the cache's changes and the backend's overlap."""
+        return None
+
     def cells(self, name: str, key_group: int) -> Cells:
         """Return the backend's cells, with the cache's entries put over them."""
         cells = self._inner.cells(name, key_group)
