@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 ROWS_AT_ONCE = 200_000
-_ROWS_OF_A_BATCH = 100_000
-_BYTES_OF_A_BATCH = 64 << 20
+ROWS_OF_A_BATCH = 100_000
+BYTES_OF_A_BATCH = 64 << 20
 
 
 def lots(
@@ -52,7 +52,7 @@ def large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     >>> [len(batch) for batch in large_batches([batch, batch])]
     [4]
     """
-    for table in lots(batches, _ROWS_OF_A_BATCH, _BYTES_OF_A_BATCH):
+    for table in lots(batches, ROWS_OF_A_BATCH, BYTES_OF_A_BATCH):
         yield from table.combine_chunks().to_batches()
 
 
