@@ -42,6 +42,7 @@ SETTINGS = {
         "30 s": "millpond.spark.lookup.shared.owner.GONE_MS",
     },
     "docs/how-to/serve.md": {"5 seconds": "millpond.serving.http.limits.Limits.drain_ms"},
+    "docs/reference/options.md": {"64 MiB": "millpond.spark.shuffle.arrow_lots.BYTES_OF_A_BATCH"},
     "docs/reference/serving-options.md": {"50 MB": "millpond.serving.groups.cache_options.DEFAULT_BYTES"},
 }
 """Figures of each page that are settings, and what they are in the code: bytes or milliseconds."""

@@ -30,10 +30,8 @@ NEWEST_PYTHON = (3, 13)
 """The newest Python that Millpond is tested on."""
 
 SMALL_DISK_BYTES = 1 << 30
-FEW_ARROW_ROWS = 50_000
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _OWN_TMPDIR = "make room there, or point TMPDIR at a folder that you can write to"
 
 
@@ -75,10 +73,7 @@ def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
 
     for name, wanted in SESSION_SETTINGS.items():
         value = settings.get(name)
-        enough = value == wanted
-        if name == _ARROW_ROWS and value is not None and re.fullmatch(r"-?\d+", value):
-            enough = not 0 < int(value) < FEW_ARROW_ROWS
-        if enough:
+        if value == wanted:
             yield Finding(name, "ok", str(value))
         else:
             level: Level = "problem" if name == _PROVIDER else "warning"

@@ -19,8 +19,8 @@ from millpond.errors import MissingDependencyError, OptionError
 from millpond.spark.environment.java import find_java
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-_ARROW_ROWS_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_FEW_ARROW_ROWS = 50_000
+_ARROW_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
+_NO_LIMIT = str((1 << 31) - 1)
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _UNIX_SOCKETS_KEY = "spark.python.unix.domain.socket.enabled"
@@ -30,7 +30,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     _PROVIDER_KEY: _ROCKSDB_PROVIDER,
     _CHANGELOG_KEY: "true",
     FORMAT_KEY: "2",
-    _ARROW_ROWS_KEY: "100000",
+    _ARROW_BYTES_KEY: _NO_LIMIT,
     _UNIX_SOCKETS_KEY: "true",
 }
 """What `session` sets, beside the workers' interpreter.
@@ -38,7 +38,8 @@ SESSION_SETTINGS: Mapping[str, str] = {
 - Spark's `transformWithState` needs the RocksDB provider.
 - Changelog checkpoints keep a commit as small as the change.
 - Format 2 keeps a late task of a lost attempt from overwriting the winner.
-- Large Arrow batches make the packed shuffle cheap.
+- Without a limit of bytes, an Arrow batch ends after 10,000 rows. With one, Spark computes the size of the batch anew
+  after each row.
 - Unix sockets between the JVM and its Python workers save every small batch 40 ms a stage. Over TCP the first
   rows wait until the worker's kernel has acknowledged the bytes before them.
 """
@@ -118,10 +119,7 @@ _warned: WeakSet[SparkSession] = WeakSet()
 _CONCERNS: dict[str, tuple[Callable[[str], bool], str]] = {
     FORMAT_KEY: (lambda value: value != "1", "a task of a lost attempt may overwrite what the winner wrote"),
     _CHANGELOG_KEY: (lambda value: value.lower() == "true", "every commit uploads whole RocksDB files"),
-    _ARROW_ROWS_KEY: (
-        lambda value: not 0 < int(value) < _FEW_ARROW_ROWS,
-        "rows cross the shuffle in many small blobs",
-    ),
+    _ARROW_BYTES_KEY: (lambda value: value == _NO_LIMIT, "Spark measures the Arrow batch after each row"),
     _UNIX_SOCKETS_KEY: (lambda value: value.lower() == "true", "each stage in Python begins 40 ms late"),
 }
 """Settings that are not needed for correctness: a test of the value, and what a bad value does to a query."""

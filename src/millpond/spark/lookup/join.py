@@ -88,7 +88,7 @@ def lookup_join(
     Args:
         df: the events.
         table: the table to look up, and how it is cached. Its `stats()` has the sums over all workers. A worker looks
-            up a key once per Arrow batch. Close the table when the query has ended.
+            up a key once for up to 100,000 events. Close the table when the query has ended.
         on: the key columns: names that event and table share, or a mapping from the event's column to the table's key
             column. All key columns of the table are needed.
         how: `"left"` or `"inner"`.

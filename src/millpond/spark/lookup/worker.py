@@ -1,8 +1,8 @@
 """The lookup join in a Python worker: Arrow batches in, joined batches out.
 
 Spark hands a partition to any worker and may end a worker at any time. So a worker keeps only a cache, and a new
-worker gives the same answers as an old one. The invariant: each key is looked up once per batch, and every event of
-the key gets exactly the rows of that answer.
+worker gives the same answers as an old one. The invariant: each key is looked up once per batch of up to
+100,000 events, and every event of the key gets exactly the rows of that answer.
 
 A batch is joined without converting its rows: its keys are numbered (`distinct_keys`), the distinct keys are looked
 up, and both sides are taken by position. Events whose key has a null get number -1 and match nothing. Keys are looked
@@ -44,6 +44,7 @@ from millpond.spark.lookup.rows import (
     opened,
 )
 from millpond.spark.lookup.shared.rows import Sharing
+from millpond.spark.shuffle.arrow_lots import large_batches
 from millpond.spark.spec.operator import DEAD_LETTER
 
 
@@ -138,7 +139,7 @@ def join_batches(
     leave_modules_out()
     try:
         with closing(_opened(plan)) as rows:
-            for batch in batches:
+            for batch in large_batches(batches):
                 numbers, keys = distinct_keys([batch.column(place) for place in plan.key_places])
                 matches = rows.match(keys)
                 repeats = int(np.count_nonzero(numbers >= 0)) - len(keys[0])

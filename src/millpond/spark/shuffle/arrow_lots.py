@@ -1,10 +1,15 @@
-"""Join a partition's record batches into larger tables: large enough for array operations, small enough for memory."""
+"""Join a partition's record batches into larger ones: large enough for array operations, small enough for memory.
+
+Spark sends 10,000 rows at a time.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 ROWS_AT_ONCE = 200_000
+ROWS_OF_A_BATCH = 100_000
+BYTES_OF_A_BATCH = 64 << 20
 
 
 def lots(
@@ -38,6 +43,17 @@ def lots(
             waiting, rows, size = [], 0, 0
     if rows:
         yield pa.Table.from_batches(waiting)
+
+
+def large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition, in order, in batches that end at 100,000 rows or 64 MiB.
+
+    >>> batch = pa.record_batch([pa.array([1, 2])], names=["x"])
+    >>> [len(batch) for batch in large_batches([batch, batch])]
+    [4]
+    """
+    for table in lots(batches, ROWS_OF_A_BATCH, BYTES_OF_A_BATCH):
+        yield from table.combine_chunks().to_batches()
 
 
 def one_table(tables: Sequence[pa.Table]) -> pa.Table:

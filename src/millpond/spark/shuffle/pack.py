@@ -1,6 +1,6 @@
 """The packed shuffle: a million rows cross Spark's shuffle as a few blobs.
 
-Before the shuffle, `pack` splits every Arrow batch by shard and encodes each part as one Arrow IPC blob.
+Before the shuffle, `pack` joins Arrow batches into large ones, splits these by shard and encodes each part as one blob.
 Spark shuffles and sorts the blobs. After the operator, `unpack` turns the blobs of its output into rows.
 Inside a blob the rows are sorted by key group, and within a key group they are in the order they came.
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millpond.errors import CorruptionError
+from millpond.spark.shuffle.arrow_lots import large_batches
 from millpond.spark.shuffle.partitioner import routing_keys
 from millpond.state.types.key_groups import key_groups_of, key_hash, max_parallelism
 
@@ -75,7 +76,7 @@ def pack(
     """
     layout = Layout.of_task()
     unseen = set(range(layout.shards))
-    for batch in batches:
+    for batch in large_batches(batches):
         packed = _pack_batch(batch, data_schema.names, layout, initial=initial)
         unseen -= packed.keys()
         yield _record_batch(packed, layout)
