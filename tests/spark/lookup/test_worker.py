@@ -22,6 +22,7 @@ from millpond.spark.lookup.hosted import decoded, encoded
 from millpond.spark.lookup.rows import FullRows, PartialRows, RowsWanted, distinct_keys
 from millpond.spark.lookup.skew import salts
 from millpond.spark.lookup.worker import JoinPlan, join_batch, join_batches
+from millpond.spark.shuffle import arrow_lots
 
 KEYS = pa.schema([("code", pa.string()), ("hour", pa.int64())])
 ROWS = pa.schema([("gate", pa.int64())])
@@ -144,7 +145,21 @@ def test_only_events_of_hot_keys_and_those_without_a_key_are_salted(keys, share)
         assert salt == (place if spread else 0)
 
 
-def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batch():
+def test_small_batches_are_joined_before_their_keys_are_asked_for():
+    asked = []
+
+    def find(code, hour):
+        asked.append((code, hour))
+
+    plan = make_plan(partial_table(PythonLookup(find, KEYS, ROWS)), table_id="small batches")
+    batches = [make_batch([("a", 1)]), make_batch([("a", 1), ("b", 2)]), make_batch([])]
+    (joined,) = join_batches(plan, iter(batches), lambda _: None)
+    assert joined.num_rows == 3
+    assert asked == [("a", 1), ("b", 2)]
+
+
+def test_a_key_is_asked_once_per_batch_and_what_was_counted_is_reported_per_batch(monkeypatch):
+    monkeypatch.setattr(arrow_lots, "ROWS_OF_A_BATCH", 2)
     asked = []
 
     def find(code, hour):
@@ -269,7 +284,9 @@ def test_a_value_that_is_not_of_its_declared_type_is_named():
         list(join_batches(plan, iter([make_batch([("a", 1)])]), lambda _: None))
 
 
-def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_within_one(tmp_path):
+def test_a_new_version_of_a_full_table_is_found_by_the_next_partition_and_not_within_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow_lots, "ROWS_OF_A_BATCH", 1)
+
     def write(version, gate):
         table = pa.table({"code": ["a"], "hour": [1], "gate": [gate]})
         MappedTable.of(table, ["code", "hour"], tmp_path / f"{version:03d}.table")

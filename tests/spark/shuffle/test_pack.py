@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptionError
+from millpond.spark.shuffle import arrow_lots
 from millpond.spark.shuffle import pack as pack_module
 from millpond.spark.shuffle.pack import KEY_GROUP, Layout, pack, read_blob, unpack
 from millpond.spark.shuffle.partitioner import partition_of
@@ -53,10 +54,11 @@ def _blobs(batches):
 keys = st.one_of(st.integers(0, 5), st.none(), st.integers(-(1 << 63), (1 << 63) - 1))
 
 
-@given(st.lists(st.lists(keys, max_size=12), max_size=4), st.sampled_from([1, 2, 7, 200]))
+@given(st.lists(st.lists(keys, max_size=12), max_size=4), st.sampled_from([1, 2, 7, 200]), st.sampled_from([1, 9, 99]))
 @settings(max_examples=40, deadline=None)
-def test_every_row_arrives_once_at_the_shard_of_its_key_in_order(keys_of_batches, shards):
+def test_every_row_arrives_once_at_the_shard_of_its_key_in_order(keys_of_batches, shards, rows_at_once):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_lots, "ROWS_OF_A_BATCH", rows_at_once)
         running = SimpleNamespace(partitionId=lambda: 3, getLocalProperty=lambda name: str(shards))
         patch.setattr(pack_module, "TaskContext", SimpleNamespace(get=lambda: running))
         blobs = _blobs(pack(_batches(keys_of_batches), DATA))
@@ -77,6 +79,12 @@ def test_every_row_arrives_once_at_the_shard_of_its_key_in_order(keys_of_batches
     assert len(arrived) == len(sent)
     assert {at: (key, words) for at, key, words in arrived} == {at: (key, words) for key, at, words in sent}
     assert all(order == sorted(order) for order in by_key.values())
+
+
+def test_small_batches_of_a_shard_are_one_blob(task):
+    task(partition=1, partitions="7")
+    ((_, blob),) = _blobs(pack(_batches([[1], [1], [1]]), DATA))
+    assert read_blob(blob, Layout(7, 128))["at"].to_pylist() == [0, 1, 2]
 
 
 def test_partition_zero_sends_an_empty_blob_to_every_shard_it_has_no_row_for(task):
