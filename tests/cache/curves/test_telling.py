@@ -1,5 +1,8 @@
 """A report that leaves its process is made now and then, and those of several caches are put together."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from millpond.cache import new_cache
@@ -35,6 +38,33 @@ def test_a_report_is_made_at_most_once_in_a_while():
     del cache
     now_ms[0] = 2 * EVERY_MS
     assert telling.now() is None
+
+
+def test_a_thread_that_comes_while_another_makes_the_first_report_gets_it_too():
+    recording, cache = recorded(50)
+    making, go_on = threading.Event(), threading.Event()
+    present_entries = recording.present_entries
+
+    class Slow:
+        """The recording, whose size is found out only when `go_on` is set."""
+
+        name, requests, curve, cache = recording.name, recording.requests, recording.curve, recording.cache
+
+        def present_entries(self, cache):
+            making.set()
+            assert go_on.wait(60)
+            return present_entries(cache)
+
+    telling = Telling(Slow(), lambda: 0)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(telling.now)
+        assert making.wait(60)
+        second = threads.submit(telling.now)
+        done = threading.Timer(0.2, go_on.set)
+        done.start()
+        assert (first.result(60), second.result(60)) == (telling.now(), telling.now())
+    assert heard([second.result()])[0].requests == recording.requests
+    assert cache.stats().entries == 50
 
 
 def test_several_caches_have_the_hit_rate_of_all_requests_at_a_size_of_each():

@@ -6,6 +6,7 @@ until the next one is made. It is encoded as MessagePack at the same time, becau
 of each batch.
 """
 
+import threading
 from collections.abc import Iterable
 from typing import Final
 
@@ -26,7 +27,7 @@ EncodedReport = bytes
 
 
 class Telling:
-    """Gives the newest report of a recording.
+    """Gives the newest report of a recording, to any number of threads.
 
     Args:
         recording: the recording of the cache; None if the cache is not recorded.
@@ -39,6 +40,7 @@ class Telling:
     def __init__(self, recording: Recording | None, clock: Clock = monotonic_ms) -> None:
         self._recording = recording
         self._clock = clock
+        self._lock = threading.Lock()
         self._made_ms: int | None = None
         self._told: EncodedReport | None = None
 
@@ -46,12 +48,14 @@ class Telling:
         """Return a report at most `EVERY_MS` old; None if the cache is not recorded, or gone. `heard` decodes it."""
         if self._recording is None:
             return None
-        now_ms = self._clock()
-        if self._made_ms is None or now_ms - self._made_ms >= EVERY_MS:
-            self._made_ms = now_ms
-            report = report_on(self._recording.name, self._recording)
-            self._told = None if report is None else msgspec.msgpack.encode(report)
-        return self._told
+        # A thread waits while another makes the first report: without one, its cache would have no curve on the page.
+        with self._lock:
+            now_ms = self._clock()
+            if self._made_ms is None or now_ms - self._made_ms >= EVERY_MS:
+                self._made_ms = now_ms
+                report = report_on(self._recording.name, self._recording)
+                self._told = None if report is None else msgspec.msgpack.encode(report)
+            return self._told
 
 
 def heard(told: Iterable[EncodedReport | None]) -> list[CacheReport]:
