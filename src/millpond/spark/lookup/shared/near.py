@@ -1,8 +1,8 @@
 """A small cache of keys that other executors own: the near cache.
 
 It keeps the hottest keys where their events are, so that they are not asked for in every batch. A key is one of them
-if it is asked for twice within a short time (`lately`), and if its owner had it in its cache by then. The near cache
-has an eighth of the table's limits, and the executor's own keys have the rest. The invariant: **a row is never older
+if it is asked for twice within a short time (`doorkeeper`), and if its owner had it in its cache by then. The near
+cache has an eighth of the table's limits, and the executor's own keys have the rest. The invariant: **a row is never older
 here than it may be at its owner**. A row brings its age along, and what the owner does not cache is not cached here. A
 key that is old enough to be refreshed counts as expired, so that its owner hears of it.
 
@@ -24,7 +24,7 @@ from millpond.lookup import LookupTable
 from millpond.lookup.column_cache.cache import ColumnCache, ColumnCacheLimits
 from millpond.lookup.column_cache.chunks import Rows
 from millpond.lookup.column_cache.hashed_keys import HashedKeys
-from millpond.spark.lookup.shared.lately import Lately
+from millpond.spark.lookup.shared.doorkeeper import Doorkeeper
 
 Positions = npt.NDArray[np.int64]
 
@@ -76,7 +76,7 @@ class NearCache:
 
     def __init__(self, limits: ColumnCacheLimits, clock: Clock = monotonic_ms) -> None:
         self._cache = ColumnCache(limits, clock)
-        self._lately = Lately(_LEAST_SPAN)
+        self._doorkeeper = Doorkeeper(_LEAST_SPAN)
         self._lock = threading.Lock()
         self._invalidations = 0
 
@@ -86,10 +86,10 @@ class NearCache:
             slots = self._cache.find(keys)
             there = np.flatnonzero(slots >= 0)
             again = slots < 0
-            again[again] = self._lately.note(keys.hashes[again])
+            again[again] = self._doorkeeper.note(keys.hashes[again])
             # The hottest keys are asked for again before as many others as half of this cache could keep.
-            if self._lately.span < len(self._cache) // 4:
-                self._lately = Lately(len(self._cache) // 2)
+            if self._doorkeeper.span < len(self._cache) // 4:
+                self._doorkeeper = Doorkeeper(len(self._cache) // 2)
             return Nearby(there, self._cache.rows(slots[there]), again, self._invalidations)
 
     def put(self, keys: HashedKeys, rows: Rows, ages_ms: Positions, invalidations: int) -> None:
@@ -110,4 +110,4 @@ class NearCache:
     def size(self) -> tuple[int, int]:
         """Return the numbers of entries and bytes."""
         with self._lock:
-            return len(self._cache), self._cache.nbytes + self._lately.nbytes
+            return len(self._cache), self._cache.nbytes + self._doorkeeper.nbytes

@@ -23,13 +23,13 @@ _PLACES = 16
 _HASH_BITS = 64
 
 
-class Lately:
+class Doorkeeper:
     """The hashes noted lately.
 
-    >>> lately = Lately(span=4)
-    >>> lately.note(np.array([1 << 60, 2 << 60], np.uint64)).tolist()
+    >>> doorkeeper = Doorkeeper(span=4)
+    >>> doorkeeper.note(np.array([1 << 60, 2 << 60], np.uint64)).tolist()
     [False, False]
-    >>> lately.note(np.array([2 << 60, 3 << 60], np.uint64)).tolist()
+    >>> doorkeeper.note(np.array([2 << 60, 3 << 60], np.uint64)).tolist()
     [True, False]
     """
 
