@@ -52,10 +52,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The results for a batch of keys: the rows of each key, and the failures by the key's number in the batch."""
+    """The results for a batch of keys.
+
+    Attributes:
+        rows: the rows of each key.
+        failures: the failures by the key's number in the batch.
+        ages_ms: how long ago the rows of each key were loaded, -1 if they were not in the cache; None if not asked for.
+    """
 
     rows: Rows
     failures: Mapping[int, Exception] = field(default_factory=dict)
+    ages_ms: Positions | None = None
 
 
 class ColumnCachingLookup:
@@ -137,10 +144,11 @@ class ColumnCachingLookup:
         """Return the hits and misses of each of the last 60 minutes that had a lookup, oldest first."""
         return self._metrics.hit_rates()
 
-    def match(self, keys: Sequence[pa.Array], *, isolate: bool = False) -> Matched:
+    def match(self, keys: Sequence[pa.Array], *, isolate: bool = False, with_ages: bool = False) -> Matched:
         """Return the rows of distinct keys, given as one array for each key column; none for a key with a null.
 
-        With `isolate`, a failed key does not affect the others. Without it, the first failure is raised.
+        With `isolate`, a failed key does not affect the others. Without it, the first failure is raised. With
+        `with_ages`, the result also has the ages of the rows.
 
         Raises:
             DataError: the source's answer is not rows.
@@ -149,13 +157,15 @@ class ColumnCachingLookup:
         hashed, possible = HashedKeys.of(keys, self.key_schema)
         places = np.flatnonzero(possible)
         batch = _Batch(keys, hashed, len(possible))
+        if with_ages:
+            batch.ages_ms = np.full(len(possible), -1, np.int64)
         self._background.count(self._metrics)
         while len(places):
             places = self._round(batch, places, isolate=isolate)
         if not isolate:
             for failure in batch.failures.values():
                 raise failure
-        return Matched(batch.rows(self.row_schema), batch.failures)
+        return Matched(batch.rows(self.row_schema), batch.failures, batch.ages_ms)
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
         """Remove keys whose rows have changed; None removes all. The result of a load under way is not cached."""
@@ -190,16 +200,6 @@ class ColumnCachingLookup:
             cached = self._cache.rows(slots[there])
             if cached is not None:
                 self._cache.invalidate(hashed.take(there[cached.counts == 0]))
-
-    def ages_ms(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return how long ago the rows of every key were loaded, or -1 if they are not cached."""
-        hashed, possible = HashedKeys.of(keys, self.key_schema)
-        ages_ms = np.full(len(possible), -1, np.int64)
-        if self._cache is not None:
-            places = np.flatnonzero(possible)
-            with self._lock:
-                ages_ms[places] = self._cache.ages_ms(hashed.take(places))
-        return ages_ms
 
     def _round(self, batch: "_Batch", places: Positions, *, isolate: bool) -> Positions:
         """Look up keys by position. Return those that another thread was loading when it was interrupted."""
@@ -242,6 +242,8 @@ class ColumnCachingLookup:
         found = self._cache.rows(slots[present])
         if found is not None:
             batch.add(places[present], found)
+            if batch.ages_ms is not None:
+                batch.ages_ms[places[present]] = self._cache.ages_ms(slots[present])
         return places[~present], places[present][self._cache.due(slots[present])]
 
     def _refresh(self, batch: "_Batch", due: Positions) -> None:
@@ -387,6 +389,7 @@ class _Batch:
     def __init__(self, keys: Sequence[pa.Array], hashed: HashedKeys, count: int) -> None:
         self.keys, self.hashed = keys, hashed
         self.failures: dict[int, Exception] = {}
+        self.ages_ms: Positions | None = None
         self._starts, self._counts = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._parts: list[pa.RecordBatch] = []
         self._rows = 0

@@ -153,21 +153,16 @@ class ColumnCache:
         """Return which of the slots just found are old enough to be refreshed."""
         if self._limits.refresh_after_write_ms is None:
             return np.zeros(len(slots), np.bool_)
-        ages_ms = self._now_ms() - self._written_ms[slots]
-        old: npt.NDArray[np.bool_] = ages_ms >= self._limits.refresh_after_write_ms
+        old: npt.NDArray[np.bool_] = self.ages_ms(slots) >= self._limits.refresh_after_write_ms
         return old
 
     def rows(self, slots: Slots) -> Rows | None:
         """Return the rows of slots just found; None if there are no slots."""
         return self._chunks.rows(slots)
 
-    def ages_ms(self, keys: HashedKeys) -> npt.NDArray[np.int64]:
-        """Return how long ago every key was put, or -1 if it is not cached. Counts no use."""
-        now_ms = self._sweep()
-        slots = self._found(keys)
-        ages_ms = np.full(len(slots), -1, np.int64)
-        ages_ms[slots >= 0] = now_ms - self._written_ms[slots[slots >= 0]]
-        return ages_ms
+    def ages_ms(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """Return how long ago the rows of slots just found were loaded."""
+        return self._now_ms() - self._written_ms[slots]
 
     def put(self, keys: HashedKeys, rows: Rows, ages_ms: npt.NDArray[np.int64] | None = None) -> None:
         """Cache the rows of distinct keys, replacing older entries; missing keys only with `cache_missing_key`.

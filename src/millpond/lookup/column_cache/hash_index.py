@@ -90,15 +90,20 @@ class HashIndex:
 
     def _places(self, hashes: Hashes) -> Slots:
         """Return the place of every hash, or -1 if it is not there."""
-        result = np.full(len(hashes), -1, np.int64)
-        seeking, at, sought = np.arange(len(hashes)), self._home(hashes), hashes
+        at = self._home(hashes)
+        slots = self._slots[at]
+        hit = (self._hashes[at] == hashes) & (slots >= 0)
+        result: Slots = np.where(hit, at, -1)
+        # Most hashes end here. The others are followed by position, which costs less than masks of all hashes.
+        seeking = np.flatnonzero(~hit & (slots != _FREE))
+        at, sought = at[seeking], hashes[seeking]
         while len(seeking):
+            at = at + 1 & self._last
             slots = self._slots[at]
             hit = (self._hashes[at] == sought) & (slots >= 0)
             result[seeking[hit]] = at[hit]
-            further = ~hit & (slots != _FREE)
-            seeking, sought = seeking[further], sought[further]
-            at = at[further] + 1 & self._last
+            further = np.flatnonzero(~hit & (slots != _FREE))
+            seeking, sought, at = seeking[further], sought[further], at[further]
         return result
 
     def _put(self, hashes: Hashes, slots: Slots) -> None:

@@ -55,6 +55,8 @@ class Matches:
         counted: the counters of this lookup.
         places: None if a key's rows are at `start` and following; else they are at `places[start]` and following.
         failures: by key number, the error of each failed key in one line, and with its traceback.
+        ages_ms: how long ago the rows of each key were loaded, -1 if they were not in the cache; None if not asked for,
+            or not known.
     """
 
     starts: Positions
@@ -63,6 +65,7 @@ class Matches:
     counted: Counted
     places: npt.NDArray[Any] | None = None
     failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    ages_ms: Positions | None = None
 
 
 class Rows(Protocol):
@@ -139,12 +142,12 @@ class PartialRows:
         self.failed = LookupStats()
         """The failed loads of the last `match` that raised."""
 
-    def match(self, keys: Sequence[pa.Array]) -> Matches:
-        """Look up the keys in the cache, and those it lacks in the source."""
+    def match(self, keys: Sequence[pa.Array], *, with_ages: bool = False) -> Matches:
+        """Look up the keys in the cache, and those it lacks in the source. Ages are known of rows in columns."""
         with counting() as counted:
             try:
                 if isinstance(self._lookup, ColumnCachingLookup):
-                    return self._matched_columns(self._lookup, keys, counted)
+                    return self._matched_columns(self._lookup, keys, counted, with_ages=with_ages)
                 return self._matched_rows(self._lookup, keys, counted)
             except BaseException:
                 failures = counted.stats.num_load_failure
@@ -156,12 +159,6 @@ class PartialRows:
         """The columns that `match` returns."""
         return pa.schema(self._wanted.row_fields)
 
-    def ages_ms(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return how long ago the rows of each key were loaded; -1 if they are not cached, or not in columns."""
-        if isinstance(self._lookup, ColumnCachingLookup):
-            return self._lookup.ages_ms(keys)
-        return np.full(len(keys[0]), -1, np.int64)
-
     def forget_missing(self, keys: Sequence[pa.Array]) -> None:
         """Remove those keys that are cached as missing, so that their next lookup asks the source."""
         if isinstance(self._lookup, ColumnCachingLookup):
@@ -169,14 +166,23 @@ class PartialRows:
         else:
             self._lookup.forget_missing(python_keys(keys)[1])
 
-    def _matched_columns(self, lookup: ColumnCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
-        matched = lookup.match(keys, isolate=self._wanted.dead_letter)
+    def _matched_columns(
+        self, lookup: ColumnCachingLookup, keys: Sequence[pa.Array], counted: Counting, *, with_ages: bool
+    ) -> Matches:
+        matched = lookup.match(keys, isolate=self._wanted.dead_letter, with_ages=with_ages)
         columns = [
             _typed(self._wanted, matched.rows.rows.column(place), field)
             for place, field in zip(self._places, self._wanted.row_fields, strict=True)
         ]
         failures = {number: folded_texts(error) for number, error in matched.failures.items()}
-        return Matches(matched.rows.starts, matched.rows.counts, columns, self._counted(counted), failures=failures)
+        return Matches(
+            matched.rows.starts,
+            matched.rows.counts,
+            columns,
+            self._counted(counted),
+            failures=failures,
+            ages_ms=matched.ages_ms,
+        )
 
     def _matched_rows(self, lookup: PartialCachingLookup, keys: Sequence[pa.Array], counted: Counting) -> Matches:
         places, asked = python_keys(keys)

@@ -153,3 +153,11 @@ def test_a_member_more_moves_only_the_keys_that_it_gets():
     before, after = owners(keys, seeds[:7]), owners(keys, seeds)
     assert set(after[after != before].tolist()) == {7}
     assert np.bincount(after).min() > 0.8 * 10_000 / 8
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_key_belongs_to_the_member_that_gives_it_the_greatest_weight(number):
+    keys = hashes([pa.array(range(1_000))])
+    seeds = [seed(f"executor {position}") for position in range(number)]
+    weights = [hashes([pa.array(keys.view(np.int64))], each) for each in seeds]
+    assert owners(keys, seeds).tolist() == np.argmax(weights, axis=0).tolist()

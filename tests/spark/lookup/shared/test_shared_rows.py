@@ -61,6 +61,19 @@ def test_keys_of_others_that_are_asked_for_twice_are_kept_near(executors, clock)
     assert len(one.asked) + len(two.asked) == 300
 
 
+def test_a_key_of_another_that_comes_once_is_not_kept_near(executors):
+    one, two = executors(texts_of, names=("one", "two"))
+    two.texts(NUMBERS)
+    theirs = two.forget()
+    hot = theirs[:10]
+    for _ in range(2):
+        one.texts(hot)
+    first, again = one.matches(theirs).counted, one.matches(hot).counted.stats
+    assert first.levels["near one"].records == len(hot), "its owner had all in its cache, but only these came twice"
+    assert (first.stats.owner_ask_count, again.owner_ask_count) == (len(theirs) - len(hot), 0)
+    assert two.asked == []
+
+
 def test_missing_keys_are_asked_for_again_where_they_are_not_to_be_cached(executors):
     options = {**PARTIAL, "lookup.partial-cache.cache-missing-key": False}
     one, two = executors(texts_of, names=("one", "two"), options=options)
@@ -77,7 +90,8 @@ def test_a_row_gets_no_older_near_than_at_its_owner(executors, clock, option):
     theirs = two.forget()
     one.forget()
     clock.ms += 6_000
-    assert one.texts(theirs) == expected(theirs)
+    for _ in range(2):
+        assert one.texts(theirs) == expected(theirs)
     clock.ms += 3_999
     assert one.matches(theirs).counted.stats.owner_ask_count == 0
     assert two.forget() == []
@@ -125,6 +139,7 @@ def test_what_an_owner_answered_before_an_invalidation_is_not_kept_near(executor
     two.texts(NUMBERS)
     clock.ms += 1
     theirs = two.forget()
+    one.texts(theirs)
     one.texts([*theirs, NEW])
     assert meanwhile == [NEW]
     assert one.matches(theirs, told).counted.stats.owner_ask_count == len(theirs)

@@ -17,7 +17,6 @@ from http.client import HTTPException, HTTPSConnection
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.cache.api import Clock
@@ -47,8 +46,6 @@ _IDLE_MS = 20_000
 _MOST_BYTES = 256 << 20
 """The largest size of a request."""
 
-Ages = npt.NDArray[np.int64]
-
 
 class Ask(msgspec.Struct, frozen=True):
     """Distinct keys as an Arrow IPC stream, and the newest invalidated keys if this owner may not know them."""
@@ -62,7 +59,8 @@ class Answer(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         starts, counts: where the rows of each key begin, and how many there are.
-        ages_ms: how long ago the rows of each key were loaded; -1 if they are not cached.
+        ages_ms: how long ago the rows of each key were loaded, -1 if they were not in the owner's cache; empty if the
+            owner does not know.
         rows: the columns of the rows, as an Arrow IPC stream.
         stats: the counters of this lookup.
         failures: by key number, the error of each failed key in one line, and with its traceback.
@@ -102,18 +100,17 @@ def answered(body: bytes, opened: Callable[[bytes], PartialRows]) -> bytes:
     keys = pa.ipc.open_stream(ask.keys).read_next_batch().columns
     rows = opened(ask.invalidated)
     try:
-        matches = rows.match(keys)
+        matches = rows.match(keys, with_ages=True)
     except UnavailableError as error:
         return _ENCODER.encode(Refused(str(error), rows.failed))
-    starts, counts, ages_ms = (
-        array.astype(np.int64).tobytes() for array in (matches.starts, matches.counts, rows.ages_ms(keys))
-    )
+    starts, counts = (array.astype(np.int64).tobytes() for array in (matches.starts, matches.counts))
+    ages_ms = b"" if matches.ages_ms is None else matches.ages_ms.tobytes()
     batch = one_batch(pa.RecordBatch.from_arrays(matches.rows, schema=rows.schema)).to_pybytes()
     return _ENCODER.encode(Answer(starts, counts, ages_ms, batch, matches.counted.stats, dict(matches.failures)))
 
 
-def decoded_answer(data: bytes, schema: pa.Schema, keys: int) -> tuple[Matches, Ages] | Refused:
-    """Decode the answer for a number of keys: their rows and ages, or why there are none.
+def decoded_answer(data: bytes, schema: pa.Schema, keys: int) -> Matches | Refused:
+    """Decode the answer for a number of keys: their rows, or why there are none.
 
     Raises:
         CorruptionError: the bytes are not rows of this schema for so many keys.
@@ -129,7 +126,8 @@ def decoded_answer(data: bytes, schema: pa.Schema, keys: int) -> tuple[Matches, 
         )
     except _UNDECODABLE as error:
         raise _undecodable(str(error)) from error
-    if not rows.schema.equals(schema) or {len(starts), len(counts), len(ages_ms)} != {keys}:
+    known = bool(len(ages_ms))
+    if not rows.schema.equals(schema) or {len(starts), len(counts), len(ages_ms) if known else keys} != {keys}:
         raise _undecodable(f"it has {rows.schema} for {len(counts)} keys, expected {schema} for {keys}")
     # Each is bounded before they are added, so that the sum cannot overflow.
     bounded = all(each.min(initial=0) >= 0 and each.max(initial=0) <= rows.num_rows for each in (starts, counts))
@@ -137,7 +135,14 @@ def decoded_answer(data: bytes, schema: pa.Schema, keys: int) -> tuple[Matches, 
         raise _undecodable("it names rows that it does not have")
     if not all(0 <= number < keys for number in answer.failures):
         raise _undecodable("it names keys that were not asked for")
-    return Matches(starts, counts, rows.columns, Counted(answer.stats), failures=answer.failures), ages_ms
+    return Matches(
+        starts,
+        counts,
+        rows.columns,
+        Counted(answer.stats),
+        failures=answer.failures,
+        ages_ms=ages_ms if known else None,
+    )
 
 
 def _undecodable(what: str) -> CorruptionError:

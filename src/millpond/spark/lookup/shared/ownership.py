@@ -38,7 +38,7 @@ def owners(keys: Hashes, seeds: Sequence[int]) -> Positions:
     owner, most = np.zeros(len(keys), np.int64), hashes([numbers], seeds[0])
     for position, each in enumerate(seeds[1:], start=1):
         weights = hashes([numbers], each)
-        larger = weights > most
-        owner[larger] = position
-        most[larger] = weights[larger]
+        # Without a branch for each key: half of them would be mispredicted.
+        owner += (position - owner) * (weights > most)
+        np.maximum(most, weights, out=most)
     return owner

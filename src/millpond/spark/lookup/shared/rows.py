@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,6 +36,8 @@ from millpond.spark.lookup.shared.near import NearCache
 from millpond.spark.lookup.shared.owner import Peer, Refused, answered, decoded_answer, encoded_ask
 from millpond.spark.lookup.shared.ownership import owners
 from millpond.spark.lookup.tls_server import ServerAddress
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class SharedRows:
         # A key that no row can have is nobody's. It is not asked for.
         owner[~possible] = known.peers.index(None)
         found = _Found(self._own.schema, len(keys[0]))
-        invalidations = self._near(hashed, owner, known, found)
+        again, invalidations = self._near(hashed, owner, known, found)
         with ExitStack() as asking:
             asks = [
                 asking.enter_context(closing(_Ask(self._shared, peer, keys, places)))
@@ -161,7 +164,7 @@ class SharedRows:
             ]
             found.stats += LookupStats(owner_ask_count=sum(len(ask.places) for ask in asks))
             self._add_own(keys, np.flatnonzero(owner == known.peers.index(None)), found)
-            unanswered = [ask.places for ask in asks if not self._add_answer(ask, hashed, invalidations, found)]
+            unanswered = [ask.places for ask in asks if not self._add_answer(ask, hashed, again, invalidations, found)]
         if unanswered:
             places = np.concatenate(unanswered)
             found.stats += LookupStats(owner_failure_count=len(places))
@@ -169,39 +172,40 @@ class SharedRows:
         found.levels |= self._shared.levels(self._own.idle_ms)
         return found.matches()
 
-    def _near(self, hashed: HashedKeys, owner: Positions, known: Known, found: "_Found") -> int:
-        """Add what the near cache has. Return the number of its invalidations so far."""
+    def _near(self, hashed: HashedKeys, owner: Positions, known: Known, found: "_Found") -> tuple[Mask, int]:
+        """Add what the near cache has. Return which keys it should have, and the number of its invalidations so far."""
+        again = np.zeros(len(hashed), np.bool_)
         if self._shared.near is None:
-            return 0
+            return again, 0
         places = np.flatnonzero(owner != known.peers.index(None))
-        there, rows, invalidations = self._shared.near.find(hashed.take(places))
-        if rows is not None:
-            found.add(places[there], rows)
-            found.stats += LookupStats(hit_count=len(there), event_hit_count=len(there))
-        return invalidations
+        nearby = self._shared.near.find(hashed.take(places))
+        if nearby.rows is not None:
+            found.add(places[nearby.there], nearby.rows)
+            found.stats += LookupStats(hit_count=len(nearby.there), event_hit_count=len(nearby.there))
+        again[places] = nearby.again
+        return again, nearby.invalidations
 
     def _add_own(self, keys: Sequence[pa.Array], places: Positions, found: "_Found") -> None:
         if len(places):
             found.add_matches(places, self._matched_here(_taken(keys, places)))
 
-    def _add_answer(self, ask: "_Ask", hashed: HashedKeys, invalidations: int, found: "_Found") -> bool:
-        """Add an owner's answer. Return False if there is none."""
-        answer = ask.answer(self._own.schema)
-        if answer is None:
+    def _add_answer(self, ask: "_Ask", hashed: HashedKeys, again: Mask, invalidations: int, found: "_Found") -> bool:
+        """Add an owner's answer, and keep the keys near that are asked for again. Return False if there is none."""
+        matches = ask.answer(self._own.schema)
+        if matches is None:
             return False
-        if isinstance(answer, Refused):
-            self.failed = answer.stats
-            raise UnavailableError(answer.text)
-        matches, ages_ms = answer
+        if isinstance(matches, Refused):
+            self.failed = matches.stats
+            raise UnavailableError(matches.text)
         found.add_matches(ask.places, matches)
-        waited_ms = self._shared.clock() - ask.sent_ms
-        # What the owner had to load for this request is not hot.
-        cached = np.flatnonzero(ages_ms > waited_ms)
-        if self._shared.near is not None and len(cached):
-            rows = Rows(matches.starts, matches.counts, found.batch(matches.rows)).taken(cached)
+        if self._shared.near is None or matches.ages_ms is None:
+            return True
+        kept = np.flatnonzero(again[ask.places] & (matches.ages_ms >= 0))
+        if len(kept):
+            rows = Rows(matches.starts, matches.counts, found.batch(matches.rows)).taken(kept)
             # The time on the way counts too.
-            ages_ms = ages_ms[cached] + waited_ms
-            self._shared.near.put(hashed.take(ask.places[cached]), rows, ages_ms, invalidations)
+            ages_ms = matches.ages_ms[kept] + (self._shared.clock() - ask.sent_ms)
+            self._shared.near.put(hashed.take(ask.places[kept]), rows, ages_ms, invalidations)
         return True
 
 
@@ -219,7 +223,7 @@ class _Ask:
         """Give up the answer, unless it was read."""
         self._asked.close()
 
-    def answer(self, schema: pa.Schema) -> tuple[Matches, Positions] | Refused | None:
+    def answer(self, schema: pa.Schema) -> Matches | Refused | None:
         data = self._asked.answer()
         if data is None:
             return None
