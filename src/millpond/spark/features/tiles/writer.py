@@ -7,6 +7,7 @@ too late.
 
 The partitions of state are coalesced into at most as many tasks as there are cores. So the tiles of several partitions
 go to the store together. A store that keeps rows by key, such as LMDB, touches each of its pages once for all of them.
+They stay Arrow columns as far as the store can take them (`ArrowPuts`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
