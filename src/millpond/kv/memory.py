@@ -146,7 +146,9 @@ class MemoryStore:
     def _expire(self, dataset: _Dataset, puts: Sequence[Put], ttl_ms: int) -> None:
         """Note when the rows just written expire. Once per `ttl_ms`, remove all rows that have expired."""
         now_ms = self._clock()
-        dataset.expires_ms.update({(put.key, put.time_ms): expires_ms(put, now_ms, ttl_ms) for put in puts})
+        dataset.expires_ms.update(
+            {(put.key, put.time_ms): expires_ms(put.keep_until_ms, now_ms, ttl_ms) for put in puts}
+        )
         if now_ms < dataset.swept_ms + ttl_ms:
             return
         dataset.swept_ms = now_ms

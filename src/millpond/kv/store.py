@@ -316,18 +316,16 @@ def _all_fit(puts: Sequence[Put]) -> bool:
     )
 
 
-def expires_ms(put: Put, now_ms: int, ttl_ms: int) -> int:
+def expires_ms(keep_until_ms: int, now_ms: int, ttl_ms: int) -> int:
     """Return when a row expires that is written now into a dataset with `ttl_ms`.
 
-    `ttl_ms` is the least. A row whose last read is known sets `keep_until_ms`, which may be later: a tile of the
+    `ttl_ms` is the least. A row whose last read is known has a `Put.keep_until_ms`, which may be later: a tile of the
     future must stay longer than a new one, and a tile that a replay writes long after its events only for `ttl_ms`.
 
-    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=500), now_ms=100, ttl_ms=50)
-    500
-    >>> expires_ms(Put(b"EWR", b"", keep_until_ms=90), now_ms=100, ttl_ms=50)
-    150
+    >>> expires_ms(500, now_ms=100, ttl_ms=50), expires_ms(90, now_ms=100, ttl_ms=50)
+    (500, 150)
     """
-    return max(now_ms + ttl_ms, put.keep_until_ms)
+    return max(now_ms + ttl_ms, keep_until_ms)
 
 
 def check_declaration(dataset: str, rows: str, ttl_ms: int | None) -> None:

@@ -17,7 +17,6 @@ Trade-off: an index with one entry for each row would need no second look at a r
 far apart as its rows, so LMDB would rewrite a page for almost every entry. A piece of the log is one value.
 """
 
-import operator
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -26,6 +25,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CorruptionError
+from millpond.kv.store import expires_ms
 
 DUE = b"\x13"
 
@@ -51,11 +51,20 @@ def packed_time(time_ms: int) -> bytes:
     return _TIME.pack(time_ms)
 
 
+def packed_expiry(keep_until_ms: int, now_ms: int, ttl_ms: int | None) -> bytes:
+    r"""Return the packed time at which a row expires that is written now into a timed dataset.
+
+    >>> packed_expiry(0, 240_000, ttl_ms=60_000), packed_expiry(0, 240_000, ttl_ms=None) == NEVER
+    (b'\x00\x00\x00\x00\x00\x04\x93\xe0', True)
+    """
+    return NEVER if ttl_ms is None else packed_time(expires_ms(keep_until_ms, now_ms, ttl_ms))
+
+
 def put_timed(
-    transaction: Any, dataset_id: bytes, addresses: Sequence[bytes], values: Sequence[bytes], expiries: Sequence[bytes]
+    transaction: Any, dataset_id: bytes, addresses: Sequence[bytes], rows: Sequence[bytes], expiries: Sequence[bytes]
 ) -> None:
-    """Write rows, each with the packed time at which it expires, and log those that the log does not have in time."""
-    former = map(transaction.cursor().replace, addresses, map(operator.add, expiries, values))
+    """Write rows, each of which begins with its packed expiry, and log those that the log does not have in time."""
+    former = map(transaction.cursor().replace, addresses, rows)
     size = _TIME.size
     unlogged = [
         (expires, address)

@@ -38,7 +38,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.errors import CorruptionError
-from millpond.kv.lmdb.expiry import DUE, NEVER, packed_time, put_timed, remove_due
+from millpond.kv.lmdb.expiry import DUE, NEVER, packed_expiry, put_timed, remove_due
 from millpond.kv.store import (
     MAX_KEY_BYTES,
     MAX_TIME_MS,
@@ -48,7 +48,6 @@ from millpond.kv.store import (
     check_get,
     check_same_rows,
     encode_dataset,
-    expires_ms,
 )
 
 FORMAT_KEY = b"\x00format"
@@ -162,14 +161,21 @@ def _made_timed(transaction: Transaction, dataset: str, former: Dataset) -> Data
         rests = [(address[len(prefix) :], value) for address, value in copied if address.startswith(prefix)]
         addresses, values = [new_prefix + rest for rest, _ in rests], [value for _, value in rests]
         expiries = [transaction.get(EXPIRY + former.id + rest, NEVER) for rest, _ in rests]
-        put_timed(transaction, made.id, addresses, values, expiries)
+        put_timed(transaction, made.id, addresses, list(map(operator.add, expiries, values)), expiries)
         found = cursor.set_range(last + b"\x00")
     _forget_id(transaction, former.id)
     return made
 
 
 class EncodedRows(NamedTuple):
-    """Rows of a dataset as LMDB takes them, in the order of their addresses."""
+    """Rows of a dataset as LMDB takes them, in the order of their addresses.
+
+    Args:
+        dataset: the dataset.
+        addresses: the address of each row.
+        values: what is stored of each row; in a timed dataset it begins with the expiry.
+        expiries: the packed expiry of each row; empty if the dataset is not timed.
+    """
 
     dataset: Dataset
     addresses: list[bytes]
@@ -188,8 +194,10 @@ def encoded_rows(dataset: Dataset, puts: Sequence[Put], now_ms: int) -> EncodedR
         values = [time(put.time_ms + _TIME_BIAS) + put.value for put in puts]
     else:
         values = [put.value for put in puts]
-    expiries = _expiries(puts, now_ms, dataset.ttl_ms) if dataset.timed else []
-    return EncodedRows(dataset, addresses, values, expiries)
+    if not dataset.timed:
+        return EncodedRows(dataset, addresses, values, [])
+    expiries = _expiries(puts, now_ms, dataset.ttl_ms)
+    return EncodedRows(dataset, addresses, list(map(operator.add, expiries, values)), expiries)
 
 
 def write_rows(transaction: Transaction, rows: EncodedRows) -> None:
@@ -200,10 +208,15 @@ def write_rows(transaction: Transaction, rows: EncodedRows) -> None:
         transaction.cursor().putmulti(zip(rows.addresses, rows.values, strict=True))
 
 
+def address_prefix(dataset_id: bytes, key_bytes: int) -> bytes:
+    """Return what precedes the key in the address of a row whose key has so many bytes."""
+    return _rows_prefix(dataset_id) + _LENGTH.pack(key_bytes)
+
+
 def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
     # Many rows share few key lengths and times, so each of these is packed once.
-    prefix, keys = _rows_prefix(dataset.id), [put.key for put in puts]
-    prefixes = {size: prefix + _LENGTH.pack(size) for size in set(map(len, keys))}
+    keys = [put.key for put in puts]
+    prefixes = {size: address_prefix(dataset.id, size) for size in set(map(len, keys))}
     addresses = map(operator.add, map(prefixes.__getitem__, map(len, keys)), keys)
     if dataset.rows == "one":
         return list(addresses)
@@ -214,11 +227,9 @@ def _addresses(dataset: Dataset, puts: Sequence[Put]) -> list[bytes]:
 
 def _expiries(puts: Sequence[Put], now_ms: int, ttl_ms: int | None) -> list[bytes]:
     """Return the packed time at which each row expires."""
-    if ttl_ms is None:
-        return [NEVER] * len(puts)
-    each = {put.keep_until_ms: put for put in puts}.items()
-    expiries = {keep_until_ms: packed_time(expires_ms(put, now_ms, ttl_ms)) for keep_until_ms, put in each}
-    return [expiries[put.keep_until_ms] for put in puts]
+    kept = [put.keep_until_ms for put in puts]
+    expiries = {keep_until_ms: packed_expiry(keep_until_ms, now_ms, ttl_ms) for keep_until_ms in set(kept)}
+    return list(map(expiries.__getitem__, kept))
 
 
 def read_many(transaction: Transaction, gets: Sequence[Get]) -> list[list[TimedValue]]:

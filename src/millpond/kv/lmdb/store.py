@@ -24,9 +24,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from millpond.errors import OptionError, UnavailableError
+from millpond.kv.arrow_puts import ArrowPuts
 from millpond.kv.expiry import wall_ms
 from millpond.kv.lmdb import layout
 from millpond.kv.lmdb.environment import Environment, lease
+from millpond.kv.lmdb.layout import Dataset, EncodedRows
 from millpond.kv.store import Get, Put, Rows, TimedValue, check_declaration, checked_puts
 
 _MIN_MAP_BYTES = 1 << 20
@@ -85,17 +87,17 @@ class LmdbStore:
 
         Raises `UnavailableError` naming the path if the disk is full or fails.
         """
-        rows = checked_puts(dataset, puts)
+        encode, size = _encoder(dataset, puts)
         now_ms, environment = self._clock(), self._open()
         # One process writes at a time, so the rows are encoded before. A dataset rarely changes in between.
         expected = environment.read(lambda transaction: layout.known(transaction, dataset))
-        encoded = None if expected is None else layout.encoded_rows(expected, rows, now_ms)
+        encoded = None if expected is None else encode(expected, now_ms)
 
         def write(transaction: Any) -> None:
             found = layout.entered(transaction, dataset)
             current = encoded if encoded is not None and encoded.dataset == found else None
-            layout.write_rows(transaction, current or layout.encoded_rows(found, rows, now_ms))
-            layout.remove_expired(transaction, found, max(_LEAST_LOOKS, 2 * len(rows)), now_ms)
+            layout.write_rows(transaction, current or encode(found, now_ms))
+            layout.remove_expired(transaction, found, max(_LEAST_LOOKS, 2 * size), now_ms)
 
         environment.write(write)
 
@@ -163,6 +165,18 @@ class LmdbStore:
         environment.read(lambda transaction: layout.check_format(transaction, self.path))
         self._environment = environment
         return environment
+
+
+def _encoder(dataset: str, puts: Iterable[Put]) -> tuple[Callable[[Dataset, int], EncodedRows], int]:
+    """Check the rows to write. Return the function that encodes them for a dataset at a time, and their number."""
+    if isinstance(puts, ArrowPuts):
+        from millpond.kv.lmdb import arrow_rows  # who has columns has imported Arrow
+
+        columns = puts
+        arrow_rows.check_columns(dataset, columns)
+        return lambda found, now_ms: arrow_rows.encoded_columns(found, columns, now_ms), len(columns)
+    rows = checked_puts(dataset, puts)
+    return lambda found, now_ms: layout.encoded_rows(found, rows, now_ms), len(rows)
 
 
 def _rebuild(path: str, map_bytes: int, sync: bool, clock: Callable[[], int]) -> LmdbStore:

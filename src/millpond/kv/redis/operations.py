@@ -275,14 +275,14 @@ class RedisOperations:
             name, slot = self._name(tag, dataset), slot_of(tag)
             if entry.rows == "one":
                 put = next(reversed(rows.values()))
-                expiry = () if ttl_ms is None else (b"PX", expires_ms(put, now_ms, ttl_ms) - now_ms)
+                expiry = () if ttl_ms is None else (b"PX", expires_ms(put.keep_until_ms, now_ms, ttl_ms) - now_ms)
                 yield Command((b"SET", name, encode_row(put.time_ms, put.value), *expiry), slot)
                 continue
             parts: list[bytes | int] = []
             for time_ms, put in rows.items():
                 row = encode_row(time_ms, put.value)
                 if ttl_ms is not None:
-                    row = encode_expiring_row(time_ms, put.value, expires_ms(put, now_ms, ttl_ms))
+                    row = encode_expiring_row(time_ms, put.value, expires_ms(put.keep_until_ms, now_ms, ttl_ms))
                 parts += (time_ms, row)
             key_ttl_ms = 0 if ttl_ms is None else _last_expiry_ms(rows.values(), now_ms, ttl_ms) - now_ms
             chance = self._random.randrange(1 << 30)
@@ -347,7 +347,7 @@ def _is_wrong_type(reply: object) -> bool:
 
 
 def _last_expiry_ms(puts: Iterable[Put], now_ms: int, ttl_ms: int) -> int:
-    return max(expires_ms(put, now_ms, ttl_ms) for put in puts)
+    return max(expires_ms(put.keep_until_ms, now_ms, ttl_ms) for put in puts)
 
 
 def _by_register(keys: Iterable[bytes]) -> dict[int, list[bytes]]:

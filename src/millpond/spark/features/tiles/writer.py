@@ -7,10 +7,10 @@ too late.
 
 The partitions of state are coalesced into at most as many tasks as there are cores. So the tiles of several partitions
 go to the store together. A store that keeps rows by key, such as LMDB, touches each of its pages once for all of them.
+They stay Arrow columns as far as the store can take them (`ArrowPuts`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from millpond.features import CLOSING_KEY, MARKER_ADDRESS, ClosingTime, encode_closing_time
 from millpond.features.stored.rows import start_of
 from millpond.kv import KVStore, Put
+from millpond.kv.arrow_puts import ArrowPuts
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.environment.worker_garbage import leave_modules_out
@@ -181,21 +182,24 @@ def _count(batch: pa.Table, counted: dict[int, int]) -> None:
         counted[change] = amount if change == CLOSING else counted.get(change, 0) + amount
 
 
+def _kept_until(addresses: pa.Array, keep_ms: int) -> pa.Array:
+    """Return until when each tile is kept. Many tiles share few addresses."""
+    found = addresses.dictionary_encode()
+    each = [keep_until_ms(address, keep_ms) for address in found.dictionary.to_pylist()]
+    return pa.array(each, pa.int64()).take(found.indices)
+
+
 def _writer(
     dataset: str, store: KVStore, keep_ms: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         leave_modules_out()
         counted: dict[int, int] = {}
-        kept_until = cache(partial(keep_until_ms, keep_ms=keep_ms))
         for lot in lots(unpack(batches), _ROWS_A_WRITE, _BYTES_A_WRITE):
             _count(lot, counted)
-            # One chunk: from many, Arrow takes rows ten times slower.
-            tiles = lot.select(_OF_TILES).filter(lot.column("value").is_valid()).combine_chunks()
-            # Stores sort rows by key. Arrow sorts them faster, and puts neighbours side by side in memory.
-            tiles = tiles.take(pc.sort_indices(tiles.column("key")))
-            keys, addresses, values = (column.to_pylist() for column in tiles.columns)
-            store.put_many(dataset, list(map(Put, keys, values, addresses, map(kept_until, addresses))))
+            tiles = lot.select(_OF_TILES).filter(lot.column("value").is_valid())
+            keys, addresses, values = (column.combine_chunks() for column in tiles.columns)
+            store.put_many(dataset, ArrowPuts(keys, values, addresses, _kept_until(addresses, keep_ms)))
         yield pa.record_batch(
             [pa.array(list(counted), pa.int32()), pa.array(list(counted.values()), pa.int64())],
             names=["change", "amount"],
