@@ -2,9 +2,9 @@
 
 It keeps the hottest keys where their events are, so that they are not asked for in every batch. A key is one of them
 if it is asked for twice within a short time (`doorkeeper`), and if its owner had it in its cache by then. The near
-cache has an eighth of the table's limits, and the executor's own keys have the rest. The invariant: **a row is never older
-here than it may be at its owner**. A row brings its age along, and what the owner does not cache is not cached here. A
-key that is old enough to be refreshed counts as expired, so that its owner hears of it.
+cache has an eighth of the table's limits, and the executor's own keys have the rest. The invariant: **a row is never
+older here than it may be at its owner**. A row brings its age along, and what the owner does not cache is not cached
+here. A key that is old enough to be refreshed counts as expired, so that its owner hears of it.
 
 The trade-off: a key is asked for once more before it is kept. In return, most keys that are asked for are never copied
 into this cache, and none of them pushes out a hotter one.
