@@ -1,0 +1,88 @@
+"""`make soak` runs every long test, counts what they tried, and keeps its page if one fails."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import soak
+
+ROOT = Path(__file__).parents[1]
+
+COUNTING = """
+def test_one(record_property):
+    record_property("kills", 3)
+    record_property("seed", "not counted")
+
+def test_two(record_property):
+    record_property("kills", 4)
+    record_property("inputs", 1000)
+    assert {holds}
+"""
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """Two parts instead of the real ones; the test `two` of the second one may be made to fail."""
+
+    def made(*, holds=True):
+        for name, passes in (("first", True), ("second", holds)):
+            (tmp_path / f"test_{name}.py").write_text(COUNTING.format(holds=passes))
+        plain = ("-p", "no:cacheprovider", "-c", str(tmp_path / "none.ini"))
+        (tmp_path / "none.ini").write_text("[pytest]\n")
+        named = {name: soak.Part(f"The {name}.", (str(tmp_path / f"test_{name}.py"), *plain)) for name in order}
+        monkeypatch.setattr(soak, "PARTS", named)
+        monkeypatch.setattr(soak, "PAGE", tmp_path / "soak.md")
+        return tmp_path / "soak.md"
+
+    order = ("second", "first")
+    return made
+
+
+def test_what_the_tests_counted_is_on_the_page(parts, tmp_path, capsys):
+    page = parts()
+    assert soak.main(["--logs", str(tmp_path / "logs")]) == 0
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [(row[0], row[2], row[3], row[5]) for row in cells[2:]] == [
+        ("The second.", "2", "7", "1,000"),
+        ("The first.", "2", "7", "1,000"),
+        ("All, two parts at a time", "4", "14", "2,000"),
+    ]
+    assert "first: passed; 2 tests, 1,000 inputs, 7 kills" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_named_and_the_page_stays(parts, tmp_path, capsys):
+    page = parts(holds=False)
+    assert soak.main(["--logs", str(tmp_path / "logs")]) == 1
+    assert not page.exists()
+    said = capsys.readouterr().out
+    assert "second: FAILED with code 1, see" in said
+    assert "assert False" in (tmp_path / "logs" / "second.log").read_text()
+
+
+def test_some_parts_alone_write_no_page(parts, tmp_path):
+    page = parts()
+    assert soak.main(["--only", "first", "--logs", str(tmp_path / "logs")]) == 0
+    assert not page.exists()
+    assert not (tmp_path / "logs" / "second.log").exists()
+
+
+def test_every_long_test_is_in_a_part():
+    places = [
+        ROOT / place
+        for part in soak.PARTS.values()
+        for place in part.arguments
+        if place.startswith("tests/") and {"soak", "soak or not soak"} & set(part.arguments)
+    ]
+    marked = [file for file in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.soak\b", file.read_text())]
+    assert len(marked) > 10
+    assert [file for file in marked if not any(file.is_relative_to(place) for place in places)] == []
+
+
+def test_the_page_is_of_the_present_parts():
+    told = [line.split("|")[1].strip() for line in soak.PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert told[2:-1] == [part.tells for part in soak.PARTS.values()]
+    empty = soak.Done(0, 1.0, 1, Counter())
+    assert soak.page(dict.fromkeys(soak.PARTS, empty), 1.0).splitlines()[0] == soak.PAGE.read_text().splitlines()[0]
