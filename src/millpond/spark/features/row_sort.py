@@ -11,16 +11,17 @@ If different keys have the same hash, rows are sorted by the key itself too. Bou
 a bound within a hash means that one key fills a bucket.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from millpond.spark.environment.folders import user_folder
+from millpond.spark.shuffle.spool import Spool
 
 MEMORY_BYTES = 256 << 20
 """The most bytes of rows that are sorted at once."""
@@ -92,29 +93,25 @@ class RowSort:
         if not len(bounds[0]):  # one key and time fills memory: it cannot be split, but others can
             hash_, time = self._hashes(table)[0], self._times(table)[0]
             bounds, alone = (np.array([hash_, hash_]), np.array([time, time + 1])), 1
-        with tempfile.TemporaryDirectory(prefix="millpond-sort-") as folder:
-            paths = [Path(folder) / f"{number}.arrow" for number in range(len(bounds[0]) + 1)]
-            with ExitStack() as opened:
-                files = [opened.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
-                writers = [opened.enter_context(pa.ipc.new_stream(file, table.schema)) for file in files]
-                for number, writer in enumerate(writers):
-                    for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-                        self._write(batch, bounds, number, writer)
-                del table
-                for batch in rest:
-                    for number, writer in enumerate(writers):
-                        self._write(batch, bounds, number, writer)
-            for number, path in enumerate(paths):
-                with pa.memory_map(str(path)) as file:
-                    bucket = pa.ipc.open_stream(file)
-                    yield from self._in_memory(list(bucket)) if number == alone else self(bucket)
-                path.unlink()
+        with ExitStack() as opened:
+            buckets = [opened.enter_context(Spool(user_folder, memory_bytes=0)) for _ in range(len(bounds[0]) + 1)]
+            for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+                self._distribute(batch, bounds, buckets)
+            schema = table.schema
+            del table, batch
+            for batch in rest:
+                self._distribute(batch, bounds, buckets)
+            for number, bucket in enumerate(buckets):
+                batches = (pa.ipc.read_record_batch(pa.py_buffer(blob), schema) for blob in bucket)
+                yield from self._in_memory(list(batches)) if number == alone else self(batches)
+                bucket.close()
 
-    def _write(self, batch: pa.RecordBatch, bounds: Any, number: int, writer: Any) -> None:
-        """Write the rows of a batch that belong to one bucket."""
-        mine = self._buckets(batch, bounds) == number
-        if mine.any():
-            writer.write_batch(batch.filter(pa.array(mine)))
+    def _distribute(self, batch: pa.RecordBatch, bounds: Any, buckets: list[Spool]) -> None:
+        """Write each row of a batch to the file of its bucket."""
+        numbers = self._buckets(batch, bounds)
+        for number in np.unique(numbers):
+            rows = batch.filter(pa.array(numbers == number))
+            buckets[number].add(memoryview(rows.serialize()))
 
     def _bounds(self, table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the hash and time at which each bucket but the first begins, ascending."""

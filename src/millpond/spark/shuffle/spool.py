@@ -2,22 +2,28 @@
 
 A state host receives all rows of a batch before it runs, and sends no output before it has committed. So
 input and output wait here, and a large batch need not fit into memory. Blobs beyond the limit are written
-to a file and read back through a memory map, whose pages the system can drop.
+to a file and read back through a memory map, whose pages the system can drop. Their checksums stay in memory, and are
+compared at every reading.
 
 The file never has a name, so nothing is left behind whatever happens. It is written with plain writes and
 not through the map: a full disk is then an error of the write, and not a signal.
 """
 
 import mmap
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from millpond.errors import UnavailableError
+import xxhash
+
+from millpond.errors import CorruptionError, UnavailableError
 
 MEMORY_BYTES = 256 << 20
+
+_checksum_of = xxhash.xxh3_64_intdigest
 
 
 class Spool:
@@ -36,7 +42,8 @@ class Spool:
         self._folder = folder
         self._memory_bytes = self._room = memory_bytes
         self._in_memory: list[bytes | memoryview] = []
-        self._lengths_in_file: list[int] = []
+        self._in_file: list[tuple[int, int]] = []
+        """Length and checksum of each blob in the file."""
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -66,19 +73,36 @@ class Spool:
                 f"data beyond the {self._memory_bytes:,} bytes that are kept in memory could not be written to a file "
                 f"in {self._folder()}: {error}. Free some space there, point TMPDIR elsewhere, or take smaller batches."
             ) from error
-        self._lengths_in_file.append(len(blob))
+        self._in_file.append((len(blob), _checksum_of(blob)))
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yield the blobs. Those in the file are views of a memory map, which lives as long as they do."""
+        """Yield the blobs. Those in the file are views of a memory map, which lives as long as they do.
+
+        Raises:
+            CorruptionError: a blob in the file is not as it was written.
+        """
         yield from (memoryview(blob) for blob in self._in_memory)
         if self._file is None:
             return
         self._file.flush()
+        length_in_file = sum(length for length, _ in self._in_file)
+        if os.fstat(self._file.fileno()).st_size != length_in_file:
+            raise self._damaged(f"it should have {length_in_file:,} bytes")
         mapped = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         start = 0
-        for length in self._lengths_in_file:
-            yield mapped[start : start + length]
+        for length, checksum in self._in_file:
+            blob = mapped[start : start + length]
+            if _checksum_of(blob) != checksum:
+                raise self._damaged(f"the {length:,} bytes from byte {start:,} on are not those that were written")
+            yield blob
             start += length
+
+    def _damaged(self, what: str) -> CorruptionError:
+        return CorruptionError(
+            f"the file in {self._folder()} with the data beyond the {self._memory_bytes:,} bytes that are kept in "
+            f"memory is damaged: {what}. It is temporary, so a retry of the task writes another. If it happens again, "
+            "check the disk, or point TMPDIR elsewhere."
+        )
 
     def close(self) -> None:
         """Free memory and file. Idempotent."""
@@ -86,4 +110,4 @@ class Spool:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._lengths_in_file = []
+            self._in_file = []
