@@ -44,11 +44,19 @@ class Part:
         tells: what the tests do, as the page has it.
         arguments: for pytest.
         settings: environment variables.
+        minutes: after which no further test begins; None if all shall run. The tests are drawn in another order each
+            time (`soak_time`).
     """
 
     tells: str
     arguments: tuple[str, ...]
     settings: dict[str, str] = field(default_factory=dict)
+    minutes: int | None = None
+
+    def command(self, results: Path, more: Sequence[str]) -> list[str]:
+        """The command that runs the tests and writes their results to a file."""
+        timed = [] if self.minutes is None else ["-p", "tests.soak_time", "--begin-within", str(self.minutes)]
+        return [sys.executable, "-m", "pytest", *timed, *self.arguments, f"--junit-xml={results}", *more]
 
 
 PARTS = {
@@ -59,15 +67,18 @@ PARTS = {
     "machines": Part(
         "Random calls of every backend and wrapper are compared with plain dictionaries.",
         ("tests/state", "-k", "runTest", _SOAK, *_LONG),
+        minutes=15,
     ),
     "equality": Part(
         "Random features are computed online, offline and by brute force.",
         ("tests/features/equality", "tests/features/test_decoders.py", _SOAK, *_LONG),
+        minutes=15,
     ),
     "equivalence": Part(
         "Random processors and streams run under Millpond and under PySpark.",
         ("tests/spark/test_equivalence.py", "-m", _ALL, *_LONG),
         {"MILLPOND_EQUIVALENCE_STREAMS": "30"},
+        minutes=15,
     ),
     "simulation": Part(
         "Histories of simulated hosts, disks and stores are checked for lost and double updates.",
@@ -114,7 +125,7 @@ class Done:
 def run(name: str, folder: Path, more: Sequence[str]) -> Done:
     """Run one part. Its output goes to `folder / name.log`."""
     part, results = PARTS[name], folder / f"{name}.xml"
-    command = [sys.executable, "-m", "pytest", *part.arguments, f"--junit-xml={results}", *more]
+    command = part.command(results, more)
     began = time.monotonic()
     with (folder / f"{name}.log").open("w") as log:
         code = subprocess.call(command, stdout=log, stderr=log, env=os.environ | part.settings, cwd=ROOT)
@@ -134,7 +145,12 @@ def page(done: dict[str, Done], minutes: float) -> str:
     total: Counter[str] = sum((each.counts for each in done.values()), Counter())
     heads = ["what runs", "minutes", "tests", *COUNTS]
     rows = [
-        [PARTS[name].tells, f"{each.minutes:.0f}", f"{each.passed:,}", *(_number(each.counts[of]) for of in COUNTS)]
+        [
+            PARTS[name].tells,
+            f"{each.minutes:.0f}{_limit(PARTS[name])}",
+            f"{each.passed:,}",
+            *(_number(each.counts[of]) for of in COUNTS),
+        ]
         for name, each in done.items()
     ]
     rows.append(
@@ -153,10 +169,15 @@ The table has the last such run, on a machine with {where["cores"]} cores.
 - **Kills** are processes that were killed: hosts, workers, executors, drivers and stores.
 - **Histories** are runs of simulated hosts, disks and stores, each from a seed of its own.
 - **Inputs** are wrong bytes that decoders were given.
+- **Tests** are those that passed. Where the table has a limit of minutes, tests are drawn until the time is over.
 - **Streams** are random streams and processors whose output and state were compared with PySpark's.
 
 {table}
 """
+
+
+def _limit(part: Part) -> str:
+    return "" if part.minutes is None else f" (limit {part.minutes})"
 
 
 def _number(count: int) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def parts(tmp_path, monkeypatch):
             (tmp_path / f"test_{name}.py").write_text(COUNTING.format(holds=passes))
         plain = ("-p", "no:cacheprovider", "-c", str(tmp_path / "none.ini"))
         (tmp_path / "none.ini").write_text("[pytest]\n")
-        named = {name: soak.Part(f"The {name}.", (str(tmp_path / f"test_{name}.py"), *plain)) for name in order}
+        alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        named = {name: soak.Part(f"The {name}.", (str(tmp_path / f"test_{name}.py"), *plain), alone) for name in order}
         monkeypatch.setattr(soak, "PARTS", named)
         monkeypatch.setattr(soak, "PAGE", tmp_path / "soak.md")
         return tmp_path / "soak.md"
@@ -67,6 +69,17 @@ def test_some_parts_alone_write_no_page(parts, tmp_path):
     assert soak.main(["--only", "first", "--logs", str(tmp_path / "logs")]) == 0
     assert not page.exists()
     assert not (tmp_path / "logs" / "second.log").exists()
+
+
+def test_after_the_time_of_a_part_no_further_test_begins(parts, tmp_path, monkeypatch):
+    page = parts()
+    timed = {name: replace(part, minutes=0) for name, part in soak.PARTS.items()}
+    monkeypatch.setattr(soak, "PARTS", timed)
+    assert soak.main(["--logs", str(tmp_path / "logs")]) == 0
+    assert [line.split("|")[2:4] for line in page.read_text().splitlines() if line.startswith("| The")] == [
+        [" 0 (limit 0) ", " 0 "]
+    ] * 2
+    assert "MILLPOND_TEST_SEED=" in (tmp_path / "logs" / "first.log").read_text()
 
 
 def test_every_long_test_is_in_a_part():
