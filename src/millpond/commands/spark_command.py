@@ -26,7 +26,7 @@ _MASTER = click.option("--master", metavar="URL", help="Spark's master; by defau
 _CONF = click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the session.")
 _SHARED = (
     definitions_argument,
-    click.option("--name", metavar="NAME", help="The GroupBy or Join; required if there are several."),
+    click.option("--name", metavar="NAME", help="The name of the definition to use; required if there are several."),
     _MASTER,
     _CONF,
     click.option(

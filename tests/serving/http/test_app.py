@@ -180,6 +180,7 @@ def test_a_wrong_call_gets_a_status_a_code_and_a_message(url, call, fetcher, met
         ({"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
         ({"Accept": "text/html"}, 406, "not_acceptable"),
         ({"Accept": "application/json;q=0"}, 406, "not_acceptable"),
+        ({"Accept": "application/json; Q=0.000, text/*"}, 406, "not_acceptable"),
         ({f"X-{number}": "1" for number in range(101)}, 431, "head_too_large"),
     ],
 )
@@ -188,7 +189,9 @@ def test_headers_that_cannot_be_met_are_refused(url, call, headers, status, code
     assert (got, answer["error"]["code"]) == (status, code)
 
 
-@pytest.mark.parametrize("accept", ["text/html, */*;q=0.1", "application/*", "Application/JSON; charset=utf-8"])
+@pytest.mark.parametrize(
+    "accept", ["text/html, */*;q=0.1", "*/*;q=0.001", "application/*", "Application/JSON; charset=utf-8"]
+)
 def test_json_is_the_answer_to_all_that_accept_it(url, call, accept):
     headers = {"Accept": accept, "Content-Type": "Application/JSON; charset=utf-8"}
     assert call(url, "POST", FETCH, {"requests": []}, headers)[2] == {"results": []}

@@ -100,8 +100,16 @@ def test_an_upload_replaces_the_one_before_and_keeps_it_for_its_readers(spark, s
     datasets = [upload_one(float(number), B + number).batch_dataset for number in (1, 2, 3)]
     assert served(store, ("JFK", 0.0), B)["delay_average"] == 3.0
     assert set(store.datasets()) == {"serving_info", "upload_lease", *datasets[1:]}
-    assert upload_one(3.0, B + 3) == read_serving_info(store, "route")
-    assert served(store, ("JFK", 0.0), B)["delay_average"] == 3.0
+    for number in (4, 5, 6):
+        served_before = read_serving_info(store, "route").batch_dataset
+        wanted = Get(served_before, PLAN.encode_key(("JFK", 0.0)))
+        rows_before = store.get_many([wanted])
+        again = upload_one(float(number), B + 3)
+        assert again == read_serving_info(store, "route")
+        assert again.batch_landing_ms == B + 3
+        assert served(store, ("JFK", 0.0), B)["delay_average"] == float(number)
+        assert store.get_many([wanted]) == rows_before != [[]], "its readers go on"
+        assert set(store.datasets()) == {"serving_info", "upload_lease", served_before, again.batch_dataset}
     with pytest.raises(OptionError, match=str(B + 3)):
         upload_one(2.0, B + 2)
 

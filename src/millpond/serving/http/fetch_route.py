@@ -9,6 +9,7 @@ without the interpreter's lock.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import parse_qs
@@ -148,6 +149,10 @@ class FetchRoute:
         return features
 
 
+_NOT_WANTED = re.compile(rb"q=0(\.0{0,3})?")
+"""The weight of a media type that the caller does not accept (RFC 9110, 12.4.2)."""
+
+
 def _format_sent(content_type: bytes) -> Format:
     kind = content_type.partition(b";")[0].strip().lower()
     if kind == _JSON:
@@ -166,7 +171,7 @@ def _format_wanted(accept: bytes) -> Format:
     for choice in accept.lower().split(b","):
         kind, *parameters = [part.strip() for part in choice.split(b";")]
         found = _ACCEPTED.get(kind)
-        if found is not None and b"q=0" not in parameters:
+        if found is not None and not any(map(_NOT_WANTED.fullmatch, parameters)):
             return "arrow" if found == "arrow" else "json"
     raise RefusedError(
         "not_acceptable",

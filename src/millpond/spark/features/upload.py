@@ -102,7 +102,8 @@ def upload(
         store: the store to write to; it must be picklable, because it travels to the executors.
         tables: DataFrames that replace the tables of these names. A GroupBy without sources reads the one under its
             own name.
-        landing_ms: the time of this upload; the present time if None. The served upload must not have landed later.
+        landing_ms: the time of this upload; the present time if None. The served upload must not have landed later. If
+            it landed at this time, it is replaced like any other.
         spark: reads the sources; the active session if None.
         recorder: gets the counts of rows, bytes and seconds.
         clock: milliseconds since the epoch, UTC; the wall clock if None.
@@ -141,13 +142,12 @@ def upload(
         landing_ms = clock() if landing_ms is None else landing_ms
         previous = read_serving_info(store, plan.name)
         _check_landing(plan, landing_ms, previous)
-        dataset = batch_dataset(plan.name, batch_end_ms, landing_ms)
+        dataset = _unread(batch_dataset(plan.name, batch_end_ms, landing_ms), previous)
         change = None if table is None else _change(spark, table, rows, batch_end_ms, watch=True)
-        begin_anew = previous is None or previous.batch_dataset != dataset
-        outcomes = _written(plan, store, dataset, batch_end_ms, rows, change, begin_anew=begin_anew)
+        outcomes = _written(plan, store, dataset, batch_end_ms, rows, change)
         if table is not None and change is not None and (settled := table.settled(change)) is None:
             change = _change(spark, table, rows, batch_end_ms, watch=False)
-            outcomes = _written(plan, store, dataset, batch_end_ms, rows, change, begin_anew=True)
+            outcomes = _written(plan, store, dataset, batch_end_ms, rows, change)
         elif table is not None and change is not None:
             change = settled
         counts = _summed(plan, outcomes)
@@ -197,6 +197,11 @@ def _check_landing(plan: GroupByPlan, landing_ms: int, previous: ServingInfo | N
         )
 
 
+def _unread(dataset: str, previous: ServingInfo | None) -> str:
+    """Return the name of a dataset that is not served: a second one if an upload is run again with its landing time."""
+    return f"{dataset}.again" if previous is not None and previous.batch_dataset == dataset else dataset
+
+
 def _written(
     plan: GroupByPlan,
     store: KVStore,
@@ -204,10 +209,10 @@ def _written(
     batch_end_ms: int,
     rows: DataFrame,
     change: HopChange | None,
-    *,
-    begin_anew: bool,
 ) -> list[Row]:
     """Run the job that writes all rows, and return its outcomes, one for each task.
+
+    What an earlier job may have written to the dataset is dropped first.
 
     Args:
         plan: the plan of the GroupBy.
@@ -216,10 +221,8 @@ def _written(
         batch_end_ms: the end of the history.
         rows: the rows of the sources.
         change: the change of the hop table, if there is one.
-        begin_anew: whether to drop what an earlier job may have written to the dataset.
     """
-    if begin_anew:
-        store.drop(dataset)
+    store.drop(dataset)
     batch_ttl = plan.group_by.batch_ttl
     store.create(dataset, rows="one", ttl_ms=None if batch_ttl is None else parse_window(batch_ttl))
     write = _writer(plan, store, dataset, batch_end_ms, change and change.task)
