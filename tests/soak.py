@@ -1,10 +1,11 @@
 """Runs the long tests, two parts at a time, and writes what they tried to `docs/explanation/soak.md`.
 
-    python -m tests.soak                         all parts: `make soak`
-    python -m tests.soak --only kills -- -x      some parts, with arguments for pytest; the page stays as it is
+    python -m tests.soak                      all parts: `make soak`
+    python -m tests.soak --logs FOLDER        the same; parts that have passed in this folder are not run again
+    python -m tests.soak --only kills         some parts
 
 A test says what it tried by pytest's `record_property`, under one of the names of `COUNTS`. So the page has what ran,
-and not what was asked for. It is written only if every part ran and none failed.
+and not what was asked for. It is written as soon as every part has passed.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -53,16 +53,17 @@ class Part:
     settings: dict[str, str] = field(default_factory=dict)
     minutes: int | None = None
 
-    def command(self, results: Path, more: Sequence[str]) -> list[str]:
+    def command(self, results: Path) -> list[str]:
         """The command that runs the tests and writes their results to a file."""
         timed = [] if self.minutes is None else ["-p", "tests.soak_time", "--begin-within", str(self.minutes)]
-        return [sys.executable, "-m", "pytest", *timed, *self.arguments, f"--junit-xml={results}", *more]
+        return [sys.executable, "-m", "pytest", *timed, *self.arguments, f"--junit-xml={results}"]
 
 
 PARTS = {
     "kills": Part(
         "Processes of clusters are killed at random; demos run on every backend and store.",
         ("tests/faults", "tests/end_to_end", "-m", "soak", *_LONG),
+        minutes=60,
     ),
     "machines": Part(
         "Random calls of every backend and wrapper are compared with plain dictionaries.",
@@ -110,70 +111,70 @@ class Done:
     """What one part did.
 
     Attributes:
-        code: the exit code of pytest.
         minutes: how long it took.
         passed: the number of tests that passed.
         counts: what the tests counted, by the names of `COUNTS`.
     """
 
-    code: int
     minutes: float
     passed: int
     counts: Counter[str]
 
 
-def run(name: str, folder: Path, more: Sequence[str]) -> Done:
-    """Run one part. Its output goes to `folder / name.log`."""
-    part, results = PARTS[name], folder / f"{name}.xml"
-    command = part.command(results, more)
-    began = time.monotonic()
+def run(name: str, folder: Path) -> int:
+    """Run one part. Return the exit code of pytest.
+
+    Its output goes to `name.log`, and its results to `name.xml` if it passed.
+    """
+    part, results = PARTS[name], folder / f"{name}.unfinished.xml"
     with (folder / f"{name}.log").open("w") as log:
-        code = subprocess.call(command, stdout=log, stderr=log, env=os.environ | part.settings, cwd=ROOT)
-    minutes = (time.monotonic() - began) / 60
-    cases = list(ET.parse(results).iter("testcase")) if results.exists() else []  # noqa: S314 - of pytest
+        code = subprocess.call(part.command(results), stdout=log, stderr=log, env=os.environ | part.settings, cwd=ROOT)
+    if code == 0:
+        results.rename(folder / f"{name}.xml")
+    return code
+
+
+def read(results: Path) -> Done:
+    """Return what a part did that passed."""
+    (suite,) = ET.parse(results).iter("testsuite")  # noqa: S314 - pytest wrote it
     counts: Counter[str] = Counter()
-    for said in (each.attrib for case in cases for each in case.iter("property")):
+    for said in (each.attrib for each in suite.iter("property")):
         if said["name"] in COUNTS:
             counts[said["name"]] += int(said["value"])
-    passed = sum(not {child.tag for child in case} & {"failure", "error", "skipped"} for case in cases)
-    return Done(code, minutes, passed, counts)
+    return Done(float(suite.attrib["time"]) / 60, int(suite.attrib["tests"]) - int(suite.attrib["skipped"]), counts)
 
 
-def page(done: dict[str, Done], minutes: float) -> str:
-    """The page about a run in which every part succeeded."""
-    where = machine()
+def page(done: dict[str, Done]) -> str:
+    """The page about parts that passed."""
     total: Counter[str] = sum((each.counts for each in done.values()), Counter())
     heads = ["what runs", "minutes", "tests", *COUNTS]
     rows = [
-        [
-            PARTS[name].tells,
-            f"{each.minutes:.0f}{_limit(PARTS[name])}",
-            f"{each.passed:,}",
-            *(_number(each.counts[of]) for of in COUNTS),
-        ]
-        for name, each in done.items()
+        _row(f"{PARTS[name].tells}", f"{each.minutes:.0f}{_limit(PARTS[name])}", each) for name, each in done.items()
     ]
-    rows.append(
-        ["All, two parts at a time", f"{minutes:.0f}", f"{sum(each.passed for each in done.values()):,}"]
-        + [_number(total[of]) for of in COUNTS]
-    )
+    passed = sum(each.passed for each in done.values())
+    rows.append(_row("All", f"{sum(each.minutes for each in done.values()):.0f}", Done(0, passed, total)))
     table = "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---", *["---:"] * (len(heads) - 1)], *rows])
     return f"""# Soak
 
 What do the long tests try, beyond what `make test` runs?
 [Faults](faults.md) names what may go wrong, and the tests of every run.
 
-`make soak` runs these parts and writes this page if none of them fails.
-The table has the last such run, on a machine with {where["cores"]} cores.
+`make soak` runs these parts, two at a time, and writes this page when all of them have passed.
+The table has the last such run, on a machine with {machine()["cores"]} cores.
 
+- **Minutes** of a part may be limited.
+  Its tests run in a random order then, until the time is over.
 - **Kills** are processes that were killed: hosts, workers, executors, drivers and stores.
 - **Histories** are runs of simulated hosts, disks and stores, each from a seed of its own.
 - **Inputs** are wrong bytes that decoders were given.
-- **Tests** are those that passed. Where the table has a limit of minutes, tests are drawn until the time is over.
 - **Streams** are random streams and processors whose output and state were compared with PySpark's.
 
 {table}
 """
+
+
+def _row(tells: str, minutes: str, done: Done) -> list[str]:
+    return [tells, minutes, f"{done.passed:,}", *(_number(done.counts[of]) for of in COUNTS)]
 
 
 def _limit(part: Part) -> str:
@@ -188,26 +189,27 @@ def main(arguments: Sequence[str]) -> int:
     """Run the parts. Return 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", choices=list(PARTS), action="append", help="a part to run; may be repeated")
-    parser.add_argument("--logs", type=Path, help="where the output of each part goes; default: a new folder")
-    parser.add_argument("more", nargs="*", help="arguments for pytest, after --")
+    parser.add_argument("--logs", type=Path, help="where output and results go; default: a new folder")
     given = parser.parse_args(arguments)
     folder = given.logs or Path(tempfile.mkdtemp(prefix="millpond-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
-    names = given.only or list(PARTS)
+    names = [name for name in given.only or PARTS if not (folder / f"{name}.xml").exists()]
     print(f"{len(names)} parts, {AT_ONCE} at a time; their output is in {folder}", flush=True)
-    done: dict[str, Done] = {}
-    began = time.monotonic()
+    failed = False
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        running = {threads.submit(run, name, folder, given.more): name for name in names}
+        running = {threads.submit(run, name, folder): name for name in names}
         for ended in as_completed(running):
-            name, result = running[ended], ended.result()
-            done[name] = result
-            counted = "".join(f", {count:,} {what}" for what, count in sorted(result.counts.items()))
-            state = "passed" if result.code == 0 else f"FAILED with code {result.code}, see {folder / name}.log"
-            print(f"{name}: {state}; {result.passed:,} tests{counted}; {result.minutes:.1f} min", flush=True)
-    failed = [name for name, result in done.items() if result.code]
-    if not failed and not given.only and not given.more:
-        PAGE.write_text(page({name: done[name] for name in PARTS}, (time.monotonic() - began) / 60))
+            name, code = running[ended], ended.result()
+            if code:
+                failed = True
+                print(f"{name}: FAILED with code {code}, see {folder / name}.log", flush=True)
+                continue
+            done = read(folder / f"{name}.xml")
+            counted = "".join(f", {count:,} {what}" for what, count in sorted(done.counts.items()))
+            print(f"{name}: passed; {done.passed:,} tests{counted}; {done.minutes:.1f} min", flush=True)
+    results = {name: folder / f"{name}.xml" for name in PARTS}
+    if all(file.exists() for file in results.values()):
+        PAGE.write_text(page({name: read(file) for name, file in results.items()}))
         print(f"written: {PAGE}")
     return 1 if failed else 0
 

@@ -50,7 +50,7 @@ def test_what_the_tests_counted_is_on_the_page(parts, tmp_path, capsys):
     assert [(row[0], row[2], row[3], row[5]) for row in cells[2:]] == [
         ("The second.", "2", "7", "1,000"),
         ("The first.", "2", "7", "1,000"),
-        ("All, two parts at a time", "4", "14", "2,000"),
+        ("All", "4", "14", "2,000"),
     ]
     assert "first: passed; 2 tests, 1,000 inputs, 7 kills" in capsys.readouterr().out
 
@@ -61,14 +61,19 @@ def test_a_part_that_fails_is_named_and_the_page_stays(parts, tmp_path, capsys):
     assert not page.exists()
     said = capsys.readouterr().out
     assert "second: FAILED with code 1, see" in said
+    assert "first: passed; 2 tests" in said
     assert "assert False" in (tmp_path / "logs" / "second.log").read_text()
 
 
-def test_some_parts_alone_write_no_page(parts, tmp_path):
+def test_the_page_is_written_when_every_part_has_passed_though_not_in_one_run(parts, tmp_path, capsys):
     page = parts()
     assert soak.main(["--only", "first", "--logs", str(tmp_path / "logs")]) == 0
     assert not page.exists()
     assert not (tmp_path / "logs" / "second.log").exists()
+    capsys.readouterr()
+    assert soak.main(["--logs", str(tmp_path / "logs")]) == 0
+    assert page.exists()
+    assert "first" not in capsys.readouterr().out.replace(str(tmp_path), "")
 
 
 def test_after_the_time_of_a_part_no_further_test_begins(parts, tmp_path, monkeypatch):
@@ -97,5 +102,5 @@ def test_every_long_test_is_in_a_part():
 def test_the_page_is_of_the_present_parts():
     told = [line.split("|")[1].strip() for line in soak.PAGE.read_text().splitlines() if line.startswith("| ")]
     assert told[2:-1] == [part.tells for part in soak.PARTS.values()]
-    empty = soak.Done(0, 1.0, 1, Counter())
-    assert soak.page(dict.fromkeys(soak.PARTS, empty), 1.0).splitlines()[0] == soak.PAGE.read_text().splitlines()[0]
+    empty = soak.Done(1.0, 1, Counter())
+    assert soak.page(dict.fromkeys(soak.PARTS, empty)).splitlines()[0] == soak.PAGE.read_text().splitlines()[0]
