@@ -5,7 +5,8 @@
     python -m tests.soak --only kills         some parts
 
 A test says what it tried by pytest's `record_property`, under one of the names of `COUNTS`. So the page has what ran,
-and not what was asked for. It is written if no part failed; a part that was not run has no figures there.
+and not what was asked for. It is written if no part failed, unless `--only` has a folder of its own. A part that was not
+run has no figures there.
 """
 
 import argparse
@@ -210,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
             done = read(folder / f"{name}.xml")
             counted = "".join(f", {count:,} {what}" for what, count in sorted(done.counts.items()))
             print(f"{name}: passed; {done.passed:,} tests{counted}; {done.minutes:.1f} min", flush=True)
-    if not failed:
+    if not failed and (given.logs or not given.only):
         passed = {name: folder / f"{name}.xml" for name in PARTS}
         PAGE.write_text(page({name: read(results) for name, results in passed.items() if results.exists()}))
         print(f"written: {PAGE}")
