@@ -10,8 +10,6 @@ BIN := .venv/bin
 # What builds the wheel is pinned, like all else.
 BUILD := $(BIN)/uv build --quiet --out-dir dist --python $(BIN)/python --build-constraint requirements-build.lock --require-hashes
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
-# A test of `make soak` takes as long as it takes.
-LONG := --timeout=0 -o faulthandler_timeout=0
 # A process that crashes is not replaced: the run has failed.
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
@@ -32,16 +30,9 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 	@$(BIN)/python -m tests.jvms
 	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
 
-soak: setup ## run the whole product of conformance tests, random tests a hundred times as long, and kill a cluster at random: over an hour
-	$(BIN)/python -m pytest tests/state/conformance -m "soak or not soak" $(ARGS)
-	$(BIN)/python -m pytest tests/state -k runTest --hypothesis-profile=soak $(LONG) $(ARGS)
-	$(BIN)/python -m pytest tests/state -m soak $(LONG) $(ARGS)
-	$(BIN)/python -m pytest tests/faults tests/end_to_end -m soak $(LONG) $(ARGS)
-	MILLPOND_SIMULATIONS=20000 $(BIN)/python -m pytest tests/simulation $(LONG) $(ARGS)
-	$(BIN)/python -m pytest tests/features/equality tests/features/test_decoders.py --hypothesis-profile=soak $(LONG) $(ARGS)
-	MILLPOND_FUZZ_INPUTS=100000 $(BIN)/python -m pytest tests/fuzz $(LONG) $(ARGS)
-	$(BIN)/python -m pytest tests/spark -m soak -o faulthandler_timeout=0 $(ARGS)
-	MILLPOND_EQUIVALENCE_STREAMS=30 $(BIN)/python -m pytest tests/spark/test_equivalence.py -m "soak or not soak" $(LONG) $(ARGS)
+soak: setup ## run the whole products of tests, random tests a hundred times as long, and kill clusters at random: over an hour
+	@scripts/test_servers.sh
+	$(BIN)/python -m tests.soak $(ARGS)
 
 kill: setup ## kill what belongs to a stream at random, and judge what comes out; ROUNDS=3 for more
 	$(BIN)/python -m tests.faults.killer --rounds $(or $(ROUNDS),1) $(ARGS)

@@ -275,6 +275,7 @@ _MORE = """
 - `make kill` kills hosts, workers, executors, the driver and the store of streams at random.
   It uses all kinds of state and timers, lookups, tiles and fetches, and checkers that know only the events.
 - `make soak` runs longer versions of all of these.
+  [Soak](soak.md) counts what the last run tried.
 """
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def test_hosts_end_with_their_application_though_its_jvm_goes_on(tmp_path: Path)
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
 @pytest.mark.parametrize("format_version", ["1", "2"])
-def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: str) -> None:
+def test_random_kills_on_a_cluster(
+    tmp_path: Path, seed: int, format_version: str, record_property: Callable[[str, object], None]
+) -> None:
     draw = random.Random(seed)
     victims = [*draw.choices(["host", "worker", "executor", "driver"], weights=[4, 4, 3, 1], k=20), "host"]
     print("seed", seed, "victims", victims)
@@ -52,26 +55,33 @@ def test_random_kills_on_a_cluster(tmp_path: Path, seed: int, format_version: st
             code = job.finish()
     assert code == 0
     assert not victims, "the job ended before all were killed"
+    record_property("kills", sum(killed.values()))
     assert min(killed[victim] for victim in kinds) > 0, dict(killed)
     check_history(tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
-def test_all_kinds_of_state_and_timers_through_random_kills(tmp_path: Path, seed: int) -> None:
+def test_all_kinds_of_state_and_timers_through_random_kills(
+    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """In every run: test_retried_tasks.py and test_standalone.py."""
     done = state_round.run_round(tmp_path, seed, kills=20)
     print(done)
+    record_property("kills", sum(done.killed.values()))
     assert sum(done.killed.values()) >= 20
     assert done.timers
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(int(os.environ.get("MILLPOND_SOAK_ROUNDS", "7"))))
-def test_the_whole_path_through_random_kills(tmp_path: Path, seed: int) -> None:
+def test_the_whole_path_through_random_kills(
+    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """Lookups, keyed state, timers of both kinds, tiles and fetches; the store is killed too."""
     done = whole_path_round.run_round(tmp_path, seed, kills=20)
     print(done)
+    record_property("kills", sum(done.killed.values()))
     assert sum(done.killed.values()) >= 20
     assert done.timers
     assert done.reminded

@@ -41,10 +41,11 @@ def reports(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_wrong_bytes_are_read_or_refused(name, reports):
+def test_wrong_bytes_are_read_or_refused(name, reports, record_property):
     by_name, end = reports
     assert name in by_name, end
     report = by_name[name]
+    record_property("inputs", report["inputs"])
     assert report["findings"] == []
     assert report["inputs"] == INPUTS
     assert report["refused"] > INPUTS // 20

@@ -41,15 +41,18 @@ def one_thread():
     pa.set_cpu_count(before)
 
 
-def seeds(usual):
-    count = HISTORIES or usual
+@pytest.fixture
+def seeds(record_property):
+    """The seeds of the histories, one each."""
+    count = HISTORIES or 400
     print(f"{count} histories from seed {FIRST}")
+    record_property("histories", count)
     return range(FIRST, FIRST + count)
 
 
-def test_keyed_state_keeps_every_list_whatever_dies_where():
+def test_keyed_state_keeps_every_list_whatever_dies_where(seeds):
     batches = steps = 0
-    for seed in seeds(400):
+    for seed in seeds:
         world = World(seed, BATCHES)
         history = world.run()
         assert not history.faults, f"seed {seed}: {dict(history.faults)}\n" + "\n".join(world.trace)
@@ -104,9 +107,9 @@ def test_a_planted_fault_is_found_by_its_name(fault, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*could not be deleted")
-def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_disk_does():
+def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_disk_does(seeds):
     failures = processes = 0
-    for seed in seeds(400):
+    for seed in seeds:
         world = StoredWorld(seed).run()
         assert not world.faults, f"seed {seed}: {dict(world.faults)}"
         failures, processes = failures + world.failures, processes + world.processes
@@ -114,9 +117,9 @@ def test_checkpoints_in_files_lose_nothing_that_was_acknowledged_whatever_the_di
     assert failures
 
 
-def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_tiles_fails():
+def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_tiles_fails(seeds):
     failures = answers = 0
-    for seed in seeds(400):
+    for seed in seeds:
         world = TileWorld(seed)
         assert world.run() == [], f"seed {seed}"
         failures, answers = failures + world.failures, answers + len(world.answers)

@@ -164,9 +164,10 @@ def sorted_tuples(batch):
 
 @pytest.mark.parametrize("number", range(STREAMS))
 @pytest.mark.parametrize("mode", [pytest.param("None", marks=pytest.mark.soak), "EventTime", "ProcessingTime"])
-def test_random_processors_and_streams_give_what_pyspark_gives(spark, tmp_path, mode, number):
+def test_random_processors_and_streams_give_what_pyspark_gives(spark, tmp_path, mode, number, record_property):
     seed = f"{mode}-{number}"
     print(f"seed {seed}")
+    record_property("streams", 1)
     rng = random.Random(seed)
     processor = Drawn(rng, mode)
     batches = drawn_batches(rng, processor)
