@@ -5,8 +5,8 @@
     python -m tests.soak --only kills         some parts
 
 A test says what it tried by pytest's `record_property`, under one of the names of `COUNTS`. So the page has what ran,
-and not what was asked for. It is written if no part failed, unless `--only` has a folder of its own. A part that was not
-run has no figures there.
+and not what was asked for. It is written if no part failed, unless `--only` has a folder of its own. A part that was
+not run has no figures there.
 """
 
 import argparse
