@@ -178,6 +178,10 @@ SOURCES = [
 ]
 
 
+SCANNED = ["sqlite", "postgresql_source", "mariadb_source", "lmdb", "redis_hash", "redis_json"]
+"""Sources that can be cached in full."""
+
+
 @pytest.fixture(params=SOURCES)
 def name(request):
     return request.param
@@ -221,7 +225,7 @@ def test_a_batch_is_answered_for_every_key(source, name):
             assert sorted(source.lookup(TWICE)) == TWO_ROWS
 
 
-@pytest.mark.parametrize("name", ["sqlite", "postgresql_source", "mariadb_source", "lmdb", "redis_hash", "redis_json"])
+@pytest.mark.parametrize("name", SCANNED)
 def test_a_scan_finds_what_lookups_find(source, name):
     with source:
         table = source.scan()
@@ -229,6 +233,39 @@ def test_a_scan_finds_what_lookups_find(source, name):
         assert sorted(map(repr, table.select(expected.column_names).to_pylist())) == sorted(
             map(repr, expected.to_pylist())
         )
+
+
+ODD_KEYS = [
+    (None, 1),
+    ("N1", None),
+    ("N1", 5_000_000_000),
+    ("N1", -(1 << 63)),
+    ("N\x001", 1),
+    ("N" * 5_000, 1),
+    ("é", 1),
+]
+"""Keys with nulls, and keys that not every column can hold."""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "cache"), [*((each, "PARTIAL") for each in SOURCES), *((each, "FULL") for each in SCANNED)]
+)
+def test_on_spark_every_event_gets_the_rows_that_sparks_own_join_gives_it(source, name, cache, spark):
+    from millpond.spark import lookup_join
+
+    keys = [*PLANES, *MISSING, *ODD_KEYS] * 2
+    events = spark.createDataFrame(
+        [(number, *key) for number, key in enumerate(keys)], "event long, tailnum string, seat long"
+    ).repartition(2)
+    known = spark.createDataFrame(arrow_table(FOUND if name in ONE_ROW_ONLY else PLANES))
+    options = {"lookup.cache": cache} | ({"lookup.partial-cache.max-rows": 10} if cache == "PARTIAL" else {})
+    wanted = ["event", *KEYS.names, *ROWS.names]
+    with LookupTable(f"planes of {name}", source, options) as table:
+        for how in ("left", "inner"):
+            joined = lookup_join(events, table, on=KEYS.names, how=how).select(wanted)
+            expected = events.join(known, KEYS.names, how).select(wanted)
+            assert sorted(map(repr, joined.collect())) == sorted(map(repr, expected.collect()))
 
 
 def test_the_schemas_are_those_declared(source):
