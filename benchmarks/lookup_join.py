@@ -6,7 +6,7 @@ asks row by row; `mapInArrow` with one `= ANY` a batch of 10,000 rows, without a
 the rows; `mapInPandas` with one; `foreachBatch`; and Spark's own broadcast join, with the table in Parquet and
 persisted. By ours: no cache; a partial cache of 1, 10 and 100 % of the rows in the executor's state host, one of 10
 % in each worker (`inline`); an asynchronous source; and the whole table in a mapped file, at rest and while it is
-read again from PostgreSQL back to back. Spark's JDBC source is left out: its driver comes with no Python package.
+read again from PostgreSQL back to back. `spark_jdbc` is Spark's own source; its driver is loaded from Maven.
 `_1_ms` are the same over a proxy that has the database a millisecond away, as in a network. `lookup_shared` measures a
 cache that two executors share.
 
@@ -217,6 +217,7 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         Engine("hand_any_cached", events, lookup_peers.hand_any_cached(libpq, tenth)),
         Engine("hand_pandas_cached", events, lookup_peers.hand_pandas_cached(libpq, tenth)),
         Engine("foreach_batch", events, lookup_peers.foreach_batch(libpq), in_foreach_batch=True),
+        Engine("spark_jdbc", events, lookup_peers.spark_jdbc(spark, libpq, rows)),
         Engine("spark_broadcast", events, lambda df: df.join(broadcast(known), "customer", "left")),
         Engine("spark_broadcast_persisted", events, lambda df: df.join(broadcast(persisted), "customer", "left")),
     ]
@@ -353,7 +354,12 @@ def main() -> None:
     scale = parser.parse_args().scale
     with tempfile.TemporaryDirectory(prefix="millpond-lookup-join-") as name, postgresql() as url:
         spark = session(
-            "lookup_join", master="local[2]", spark__ui__enabled="false", spark__sql__shuffle__partitions="2"
+            "lookup_join",
+            master="local[2]",
+            spark__jars__packages=lookup_peers.JDBC_DRIVER,
+            spark__jars__excludes="org.checkerframework:checker-qual",  # annotations that the driver was compiled with
+            spark__ui__enabled="false",
+            spark__sql__shuffle__partitions="2",
         )
         spark.sparkContext.setLogLevel("ERROR")
         try:
