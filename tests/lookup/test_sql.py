@@ -1,10 +1,8 @@
 """A SQL table answers a batch with one query, and says clearly when it cannot."""
 
 import pickle
-import tracemalloc
 from datetime import date, datetime
 
-import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy
@@ -129,44 +127,6 @@ def test_a_full_table_lets_go_of_its_connections_when_it_closes(url):
     assert source._table._engine is None
     assert source.scan().num_rows == 3
     source.close()
-
-
-def fill(engine, rows):
-    with engine.begin() as connection:
-        connection.exec_driver_sql("drop table if exists many")
-        connection.exec_driver_sql("create table many (number integer, name text)")
-        connection.exec_driver_sql(
-            "insert into many select n, concat('name ', n) from generate_series(1, %s) as numbers(n)", (rows,)
-        )
-
-
-def test_a_scan_of_any_size_has_one_piece_of_the_rows_in_python_at_a_time(postgresql, monkeypatch):
-    fetched = []
-    fetchmany = psycopg.ServerCursor.fetchmany
-
-    def counted(self, size=0):
-        rows = fetchmany(self, size)
-        fetched.append(len(rows))
-        return rows
-
-    monkeypatch.setattr(psycopg.ServerCursor, "fetchmany", counted)
-    engine = sqlalchemy.create_engine(postgresql)
-    peaks = []
-    for rows in (20_000, 60_000):
-        fill(engine, rows)
-        with SqlLookup(postgresql, "many", ["number"], ["name"]) as many:
-            fetched.clear()
-            tracemalloc.start()
-            try:
-                table = many.scan()
-                peaks.append(tracemalloc.get_traced_memory()[1])
-            finally:
-                tracemalloc.stop()
-        assert table.num_rows == sum(fetched) == rows
-        assert set(table.column("name").to_pylist()) == {f"name {number}" for number in range(1, rows + 1)}
-        assert max(fetched) <= 5_000
-    engine.dispose()
-    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_a_scan_that_breaks_in_the_middle_gives_no_table(url, monkeypatch):

@@ -29,6 +29,7 @@ from millpond.lookup.functions.columns import FoundColumns
 from millpond.lookup.functions.keys import check_key_types
 from millpond.lookup.push_down.conditions import Condition, Conditions
 from millpond.lookup.sources.declared import declared_schema
+from millpond.lookup.sources.postgresql_scan import copied_batches, copied_columns
 from millpond.lookup.sources.postgresql_types import (
     ARRAY_OIDS,
     CatalogColumn,
@@ -43,13 +44,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 T = TypeVar("T")
-
-_ROWS_A_FETCH = 500
-"""The number of rows that a scan fetches as Python objects at a time.
-
-Fewer than the new objects at which Python collects garbage (`gc.get_threshold`). More would start many collections,
-also full ones, which stop the readers of the table that is being reloaded.
-"""
 
 _OPERATORS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "in": "= any", "not in": "<> all"}
 
@@ -84,7 +78,7 @@ class PostgresqlTable:
         keys: the key columns.
         columns: the columns of a row.
         conditions: the conditions that rows must fulfil.
-        timeout_ms: the longest wait for a connection, and for the answer to a query.
+        timeout_ms: the longest wait for a connection, for the answer to a query, and for the next rows of a scan.
     """
 
     def __init__(
@@ -168,23 +162,14 @@ class PostgresqlTable:
         return self._checked(asked, found, of_rows, numbers)
 
     def scan_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield every row, keys first, through a server-side cursor."""
-        key_schema, row_schema = self.schemas()
-        names = declared_schema(key_schema, row_schema).names
-        psycopg = _psycopg()
+        """Yield every row, keys first."""
+        types = {name: self._types()[name] for name in declared_schema(*self.schemas()).names}
         where, values = self._where_clause()
-        query = f"select {', '.join(self._read(name) for name in names)} from {self._quoted(self._table)} t{where}"
-        connection = self._connect()
-        try:
-            with connection.transaction(), connection.cursor("millpond_scan", binary=True) as cursor:
-                cursor.execute(query, values)
-                while rows := cursor.fetchmany(_ROWS_A_FETCH):
-                    self._check_types(names, [column.type_code for column in cursor.description or ()])
-                    yield self._batch(list(zip(*rows, strict=True)), names)
-        except psycopg.Error as error:
-            raise self._failed(error) from tellable(error)
-        finally:
-            connection.close()
+        columns = copied_columns({name: f"t.{self._quoted(name)}" for name in types}, types)
+        query = f"select {columns} from {self._quoted(self._table)} t{where}"
+        # A copy takes no parameters, so psycopg writes the values of the conditions into the query.
+        written = self._ask(lambda connection: _psycopg().ClientCursor(connection).mogrify(query, values))
+        yield from copied_batches(self._where, self._conninfo(), written, types, self._timeout_ms)
 
     def version(self, changed_by: str) -> tuple[Any, ...]:
         """Return the greatest value of a column, and the number of rows."""
@@ -366,20 +351,26 @@ class PostgresqlTable:
 
     def _connect(self) -> "Connection[Any]":
         psycopg = _psycopg()
-        given = psycopg.conninfo.conninfo_to_dict(self._url)
-        options = f"{given.get('options') or ''} -c statement_timeout={self._timeout_ms} -c TimeZone=UTC"
+        conninfo = self._conninfo(f"-c statement_timeout={self._timeout_ms} -c plan_cache_mode=force_generic_plan")
         try:
-            connection: Connection[Any] = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=max(1, round(self._timeout_ms / 1_000)),
-                tcp_user_timeout=self._timeout_ms,
-                options=f"{options} -c plan_cache_mode=force_generic_plan".strip(),
-            )
+            connection: Connection[Any] = psycopg.connect(conninfo, autocommit=True)
         except psycopg.Error as error:
             raise self._failed(error) from tellable(error)
         _register(connection)
         return connection
+
+    def _conninfo(self, settings: str = "") -> str:
+        """Return how libpq connects, with these settings of the server's for the session."""
+        psycopg = _psycopg()
+        given = psycopg.conninfo.conninfo_to_dict(self._url).get("options") or ""
+        conninfo: str = psycopg.conninfo.make_conninfo(
+            self._url,
+            client_encoding="UTF8",
+            connect_timeout=max(1, round(self._timeout_ms / 1_000)),
+            tcp_user_timeout=self._timeout_ms,
+            options=f"{given} -c TimeZone=UTC {settings}".strip(),
+        )
+        return conninfo
 
     def _failed(self, error: Exception) -> Exception:
         """Return the error to raise for one of psycopg: `UnavailableError` is tried again, `DataError` is not."""

@@ -105,6 +105,9 @@ _ARRAYS_OF = {
     "varchar": 1015, "date": 1182, "timestamp": 1115, "timestamptz": 1185,
 }  # fmt: skip
 
+ARRAY_ELEMENTS = {array: _PLAIN[element][1] for element, array in _ARRAYS_OF.items()}
+"""The OID of the elements of an array type, by its own OID."""
+
 
 def sql_type(where: str, column: CatalogColumn) -> SqlType:
     """Return how a column is read and compared. An `OptionError` names a column of an unsupported type."""

@@ -73,7 +73,7 @@ class SqlLookup(LookupFunction):
         table: the table or view, as `schema.table` if it is not in the default schema.
         keys: the key columns.
         columns: the columns of a row.
-        timeout_ms: the longest wait for a connection, and for the answer to a query.
+        timeout_ms: the longest wait for a connection, for the answer to a query, and for the next rows of a scan.
         changed_by: a column whose greatest value grows with every change, such as the time of the change. While its
             greatest value and the number of rows stay the same, a full cache is not loaded again.
 
