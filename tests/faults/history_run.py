@@ -55,6 +55,14 @@ def command(process: psutil.Process) -> list[str]:
         return []
 
 
+def children(process: psutil.Process) -> list[psutil.Process]:
+    """A process's children and theirs; none for one that has just ended."""
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
 def spark_home(folder: Path) -> Path:
     """A Spark whose executors keep their logs and files in this folder instead of in the installed package."""
     home = folder / "spark"
@@ -130,7 +138,7 @@ class Job:
         if victim == "driver":
             chosen = family
         elif victim == "worker":
-            below = {each for executor in self.executors() for each in executor.children(recursive=True)}
+            below = {each for executor in self.executors() for each in children(executor)}
             chosen = [each for each in below if "pyspark.daemon" in command(each)]
         elif victim == "executor":
             chosen = self.executors()[:1]
@@ -143,13 +151,14 @@ class Job:
 
     def family(self) -> list[psutil.Process]:
         """All processes of the job but its hosts."""
-        return [*(each for each in self.me.children(recursive=True) if HOST not in command(each)), self.me]
+        return [*(each for each in children(self.me) if HOST not in command(each)), self.me]
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs that run tasks."""
-        family = [*self.family(), *(child for each in self.workers for child in each.children())]
-        javas = [each for each in family if command(each)[:1] and "java" in command(each)[0]]
-        return [each for each in javas if any(EXECUTOR in word for word in command(each))] or javas
+        family = [*self.family(), *(child for each in self.workers for child in children(each))]
+        commands = {each: command(each) for each in family}
+        javas = [each for each, words in commands.items() if words and "java" in words[0]]
+        return [each for each in javas if any(EXECUTOR in word for word in commands[each])] or javas
 
     def finish(self) -> int:
         """Let the job end; its exit code."""
@@ -164,7 +173,8 @@ class Job:
 def hosts_of(executors: Iterable[psutil.Process]) -> list[psutil.Process]:
     """The state hosts of these executors."""
     owners = {str(each.pid) for each in executors}
-    return [each for each in psutil.process_iter() if HOST in command(each) and command(each)[-1] in owners]
+    commands = {each: command(each) for each in psutil.process_iter()}
+    return [each for each, words in commands.items() if HOST in words and words[-1] in owners]
 
 
 def left_over(hosts: list[psutil.Process], executors: list[psutil.Process]) -> list[object]:
