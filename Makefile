@@ -30,7 +30,7 @@ test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, A
 	@$(BIN)/python -m tests.jvms
 	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
 
-soak: setup ## run the whole products of tests, random tests a hundred times as long, and kill clusters at random: about two hours
+soak: setup ## run the whole products of tests, random tests a hundred times as long, and kill clusters at random: over an hour
 	@scripts/test_servers.sh
 	$(BIN)/python -m tests.soak $(ARGS)
 

@@ -64,6 +64,7 @@ PARTS = {
     "kills": Part(
         "Processes of clusters are killed at random; demos run on every backend and store.",
         ("tests/faults", "tests/end_to_end", "-m", "soak", *_LONG),
+        minutes=60,
     ),
     "machines": Part(
         "Random calls of every backend and wrapper are compared with plain dictionaries.",
