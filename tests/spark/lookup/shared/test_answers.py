@@ -55,3 +55,12 @@ def test_an_answer_with_the_ages_of_other_keys_is_an_error(owner):
     told["ages_ms"] = told["ages_ms"][:8]
     with pytest.raises(CorruptionError, match="for 2 keys"):
         decoded_answer(msgspec.msgpack.encode(told), ROWS, 2)
+
+
+def test_an_answer_that_ends_after_its_schema_is_an_error(owner):
+    told = msgspec.msgpack.decode(owner(SOURCE, PARTIAL)([1, 2]))
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, ROWS).close()
+    told["rows"] = sink.getvalue().to_pybytes()
+    with pytest.raises(CorruptionError, match="a schema and no rows"):
+        decoded_answer(msgspec.msgpack.encode(told), ROWS, 2)

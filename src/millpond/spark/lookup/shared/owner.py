@@ -124,6 +124,8 @@ def decoded_answer(data: bytes, schema: pa.Schema, keys: int) -> Matches | Refus
         starts, counts, ages_ms = (
             np.frombuffer(array, np.int64) for array in (answer.starts, answer.counts, answer.ages_ms)
         )
+    except StopIteration as error:
+        raise _undecodable("it has a schema and no rows") from error
     except _UNDECODABLE as error:
         raise _undecodable(str(error)) from error
     known = bool(len(ages_ms))
