@@ -37,22 +37,34 @@ def test_keys_that_come_again_soon_and_then_never_want_a_large_window():
     assert chosen(keys) >= 0.5
 
 
-def test_after_a_choice_that_confirms_the_present_window_no_key_is_wanted_for_three_times_as_long():
+def test_no_key_is_wanted_after_choices_that_confirm_the_present_window_the_longer_the_more_there_were():
     windows = BestWindow()
     windows.choose(ENTRIES)
     sampled = windows.limit
     first = windows.choose(ENTRIES)
-    assert windows.limit == sampled
-    assert windows.choose(ENTRIES) == first
-    assert windows.limit == LEAST_HASH
-    assert [windows.choose(ENTRIES) for _ in range(3)] == [None] * 3
-    assert windows.limit == sampled
-    assert windows.choose(ENTRIES) == first
+    for rests in (0, 1, 1, 2, 2, 3, 3, 3, 3):
+        assert windows.choose(ENTRIES) == first
+        for _ in range(rests):
+            assert windows.limit == LEAST_HASH
+            assert windows.choose(ENTRIES) is None
+        assert windows.limit == sampled
+
+
+def test_a_choice_of_another_window_ends_the_rests():
+    windows = BestWindow()
+    windows.choose(ENTRIES)
+    while windows.limit > LEAST_HASH:
+        windows.choose(ENTRIES)
+    while windows.limit == LEAST_HASH:
+        windows.choose(ENTRIES)
+    windows._hits[-1] = 1_000.0
+    assert windows.choose(ENTRIES) == WINDOWS[-1]
+    assert windows.limit > LEAST_HASH
 
 
 def test_a_cache_that_grew_much_while_its_miniatures_rested_is_tried_anew():
     windows = BestWindow()
-    for _ in range(3):
+    for _ in range(4):
         windows.choose(ENTRIES)
     assert windows.limit == LEAST_HASH
     assert windows.choose(100 * ENTRIES) is None

@@ -9,8 +9,10 @@ window. It has a sixteenth of the entries, but at least `_LEAST_SMALL` and at mo
 share of the keys [2]. The miniature with the most recent hits sets the window. After each choice, earlier hits are
 multiplied by `_FADING`.
 
-The miniatures cost more than the rest of W-TinyLFU. So after a choice that confirms the present window they *rest*, and
-see no keys for `_REST` times as long as before the choice. A load that changes meanwhile is noticed that much later.
+The miniatures cost more than the rest of W-TinyLFU. So after choices that confirm the present window they *rest*: they
+see no keys for as long as before a choice, once for every two confirmations in a row, and at most `_MOST_RESTS` times.
+A load that keeps changing is watched nearly all the time, and one that does not a quarter of it. A change after a long
+rest is noticed that much later.
 
 A cache of fewer than `_LEAST_ENTRIES` entries keeps its window, because its miniature would be too small to compare.
 
@@ -31,7 +33,8 @@ _LEAST_SMALL, _MOST_SMALL = 64, 1_024
 _LEAST_ENTRIES = 256
 _FADING = 0.7
 _GROWN = 2
-_REST = 3
+_CONFIRMATIONS_A_REST = 2
+_MOST_RESTS = 3
 
 
 class BestWindow:
@@ -50,12 +53,13 @@ class BestWindow:
     True
     """
 
-    __slots__ = ("_best", "_entries", "_hits", "_rests", "_sampled", "_small", "limit")
+    __slots__ = ("_best", "_confirmed", "_entries", "_hits", "_rests", "_sampled", "_small", "limit")
 
     def __init__(self) -> None:
         self.limit = self._sampled = LEAST_HASH
         self._entries = 0
         self._best: int | None = None
+        self._confirmed = 0
         self._rests = 0
         self._small: list[Miniature] = []
         self._hits: list[float] = []
@@ -80,15 +84,17 @@ class BestWindow:
             return None
         best = max(range(len(WINDOWS)), key=self._hits.__getitem__)
         self._hits = [hits * _FADING for hits in self._hits]
-        if best == self._best:
-            self._rests, self.limit = _REST, LEAST_HASH
+        self._confirmed = self._confirmed + 1 if best == self._best else 0
+        self._rests = min(_MOST_RESTS, self._confirmed // _CONFIRMATIONS_A_REST)
+        if self._rests:
+            self.limit = LEAST_HASH
         self._best = best
         return WINDOWS[best]
 
     def _start(self, entries: int) -> None:
         small = min(_MOST_SMALL, max(_LEAST_SMALL, round(entries * _SHARE)))
         self._entries = entries
-        self._best, self._rests = None, 0
+        self._best, self._confirmed, self._rests = None, 0, 0
         self.limit = self._sampled = limit_of(small / entries)
         self._small = [Miniature(small, window) for window in WINDOWS]
         self._hits = [0.0] * len(WINDOWS)
