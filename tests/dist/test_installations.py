@@ -66,10 +66,10 @@ USES = {
             SqlLookup("mysql+pymysql://127.0.0.1:1/shop", "gates", ["code"], ["gate"]).open()
     """,
     "postgresql": """
-        import adbc_driver_postgresql.dbapi
         from millpond.lookup import SqlLookup
         with suppress(UnavailableError):
             SqlLookup("postgresql+psycopg://127.0.0.1:1/shop", "gates", ["code"], ["gate"]).open()
+        import adbc_driver_postgresql.dbapi
     """,
     "redis": """
         import pyarrow as pa
