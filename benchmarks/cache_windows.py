@@ -130,7 +130,8 @@ def main() -> None:
 def draw(axes: "Axes", rates: Mapping[str, Mapping[str, float]]) -> None:
     """What each window adds to LRU."""
     for policy in ("hill_climber", "miniatures"):
-        axes.plot([each[policy] - each["lru"] for each in rates.values()], marker="o", label=policy.replace("_", " "))
+        above = [each[policy] - each["lru"] for each in rates.values()]
+        axes.plot(above, marker="o", linestyle="", label=policy.replace("_", " "))
     axes.axhline(0, color="#333333", linewidth=1)
     axes.set_xticks(range(len(rates)), list(rates), rotation=45, ha="right")
     axes.set_ylabel("hit rate above LRU's, points")
