@@ -1,8 +1,9 @@
 """The window of W-TinyLFU: Millpond's choice by miniatures against fixed windows, a hill climber, and LRU.
 
-The hill climber is the one of Caffeine, by its source: it begins with a window of 1 % and moves it by 6.25 % of the
-cache. After ten requests per entry it goes on if the hit rate has risen, and turns round if it has fallen. Its step
-shrinks to 98 % each time, and is whole again after a change of the hit rate by 5 points or more.
+The hill climber has the constants and the rule of Caffeine: it begins with a window of 1 % and with a step of 6.25 % of
+the cache, downwards. After ten requests per entry it goes on if the hit rate has risen, and turns round if it has
+fallen. Its step shrinks to 98 % each time, and is whole again after a change of the hit rate by 5 points or more. The
+rest of the cache (sketch, admission) is Millpond's in every column, so only the choice of the window differs.
 
 The traces are the tail numbers of the flights, Zipf with exponent 1.0, and two recorded ones where they are at hand.
 Only hits are counted, so each run gives the same figures.
@@ -47,8 +48,8 @@ class HillClimber:
         self.limit = _NO_HASH
         self.hits = self.requests = 0
         self._seen = (0, 0)
-        self._rate: float | None = None
-        self._share, self._step = _FIRST, _STEP
+        self._rate = 0.0
+        self._share, self._step = _FIRST, -_STEP
 
     def use(self, spread: int) -> None:
         """Nothing to record."""
@@ -60,9 +61,6 @@ class HillClimber:
         if not requests:
             return None
         rate = hits / requests
-        if self._rate is None:
-            self._rate = rate
-            return None
         change = rate - self._rate
         self._rate = rate
         move = self._step if change >= 0 else -self._step
