@@ -66,6 +66,11 @@ PARTS = {
         ("tests/faults", "tests/end_to_end", "-m", "soak", *_LONG),
         minutes=60,
     ),
+    "simulation": Part(
+        "Histories of simulated hosts, disks and stores are checked for lost and double updates.",
+        ("tests/simulation", *_LONG),
+        {"MILLPOND_SIMULATIONS": "20000"},
+    ),
     "machines": Part(
         "Random calls of every backend and wrapper are compared with plain dictionaries.",
         ("tests/state", "-k", "runTest", _SOAK, *_LONG),
@@ -81,11 +86,6 @@ PARTS = {
         ("tests/spark/test_equivalence.py", "-m", _ALL, *_LONG),
         {"MILLPOND_EQUIVALENCE_STREAMS": "30"},
         minutes=15,
-    ),
-    "simulation": Part(
-        "Histories of simulated hosts, disks and stores are checked for lost and double updates.",
-        ("tests/simulation", *_LONG),
-        {"MILLPOND_SIMULATIONS": "20000"},
     ),
     "fuzz": Part(
         "Every decoder gets wrong bytes.",
