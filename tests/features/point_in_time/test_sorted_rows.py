@@ -280,12 +280,20 @@ def test_a_date_that_could_not_be_read_back_is_refused(operations):
         list(PointInTime(group_by).answers([batch.set_column(4, batch.schema.names[4], far)]))
 
 
-def test_keys_of_the_last_hours_are_taken_in_every_zone():
-    """In the zone of the session they lie in the year 10000."""
-    keys = (Field("until", "timestamp"),)
+LAST = pa.array([dt.datetime.max.replace(tzinfo=dt.UTC)] * 3, pa.timestamp("us", tz="UTC"))
+
+
+@pytest.mark.parametrize(
+    ("type_", "until"),
+    [
+        ("timestamp", LAST.cast(pa.timestamp("us", tz="Asia/Kolkata"))),
+        ("date", pa.array([3_000_000] * 3, pa.int32()).cast(pa.date32())),
+    ],
+)
+def test_keys_of_the_last_hours_and_of_later_years_are_taken(type_, until):
+    """In the zone of the session the last hours lie in the year 10000, which Python does not have."""
+    keys = (Field("until", type_),)
     group_by = GroupBy("any", keys=keys, aggregations=(Aggregation("count"), Aggregation("count", windows=("1d",))))
-    last = dt.datetime.max.replace(tzinfo=dt.UTC)
-    until = pa.array([last, last, last], pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz="Asia/Kolkata"))
     times, is_query = pa.array([0, 1, 2]), pa.array([False, False, True])
     batch = pa.record_batch([until, times, is_query], names=["until", "time_ms", "is_query"])
     batches = [batch.slice(row, 1) for row in range(3)]

@@ -3,11 +3,13 @@
 from collections import defaultdict
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.errors import DataError
 from millpond.features import Aggregation, Field, GroupBy, compile_group_by, tile_start
-from millpond.spark.features.tiles.combine import EventCounts, combiner
+from millpond.spark.features.tiles.combine import EventCounts, combiner, key_values
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, decode_combined, slot_of
 
 GROUP_BY = GroupBy(
@@ -86,3 +88,17 @@ def test_each_key_and_tile_gets_the_ir_of_its_events(rows, with_deletes):
     assert all(slot == slot_of(key) for slot, key, _, _, _ in found)
     assert len(told) == len({row["slot"] for row in told})
     assert {round(row["event_time"].timestamp() * 1000) for row in told} == ({max(latest)} if latest else set())
+
+
+@pytest.mark.parametrize(
+    ("type_", "far", "named"),
+    [
+        ("date", pa.array([0, 3_000_000], pa.int32()).cast(pa.date32()), "10183-09-21"),
+        ("timestamp", pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", tz="UTC")), "10000-01-01"),
+    ],
+)
+def test_a_key_of_a_year_that_python_does_not_have_is_refused_by_name(type_, far, named):
+    plan = compile_group_by(GroupBy("by_day", keys=(Field("day", type_),), aggregations=(Aggregation("count"),)))
+    with pytest.raises(DataError, match=rf"'by_day'.*'day'.*{named}.*years 1 and 9999"):
+        key_values(plan, [pa.chunked_array([far])])
+    assert [len(part) for part in key_values(plan, [pa.chunked_array([far[:1]])])] == [1]

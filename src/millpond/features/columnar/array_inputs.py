@@ -139,9 +139,19 @@ def check_years(whose: str, field: Field, column: pa.Array | pa.ChunkedArray) ->
     Raises:
         DataError: one of them is not.
     """
-    type_ = parse_type(field.type)
+    unfit = outside_years(parse_type(field.type), column)
+    if unfit is not None:
+        raise unfit_input(whose, field, unfit)
+
+
+def outside_years(type_: DataType, column: pa.Array | pa.ChunkedArray) -> UnfitError | None:
+    """Return what is wrong with a date or timestamp, also in arrays and maps, of years that Python does not have.
+
+    >>> outside_years(parse_type("date"), pa.array([0, 3_000_000], pa.int32()).cast(pa.date32()))
+    UnfitError('10183-09-21', 'it is not between the years 1 and 9999 in UTC')
+    """
     if type_.scalar.kind not in YEARS or not len(column) or pa.types.is_null(column.type):
-        return
+        return None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if type_.key is not None:
@@ -156,7 +166,8 @@ def check_years(whose: str, field: Field, column: pa.Array | pa.ChunkedArray) ->
     for found in pc.min_max(values).as_py().values():
         if found is not None and not least <= found <= greatest:
             text = pa.scalar(found, values.type).cast(arrow).cast(pa.string()).as_py()
-            raise unfit_input(whose, field, UnfitError(text, OUTSIDE_YEARS))
+            return UnfitError(text, OUTSIDE_YEARS)
+    return None
 
 
 def in_utc(column: Any, type_: DataType) -> Any:

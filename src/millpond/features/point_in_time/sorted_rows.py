@@ -316,7 +316,11 @@ def _key_of(table: pa.Table, width: int, row: int) -> tuple[Any, ...]:
 
 def key_part(value: Any) -> Any:
     """Return a part of a key, an Arrow scalar or column, as Python values that are equal exactly if it is."""
-    value = value.cast(pa.int64()) if pa.types.is_timestamp(value.type) else value
+    # As numbers, because the years of Spark and Arrow do not end with Python's.
+    if pa.types.is_timestamp(value.type):
+        value = value.cast(pa.int64())
+    elif pa.types.is_date(value.type):
+        value = value.cast(pa.int32())
     return value.as_py() if isinstance(value, pa.Scalar) else value.to_pylist()
 
 

@@ -173,11 +173,21 @@ class KeyCodec:
         raise DataError(f"GroupBy {self._group_by!r}: a key has the parts {self._names}, got {given!r}")
 
     def _unfit(self, position: int, value: object, reason: str) -> DataError:
-        field = self._fields[position]
-        return DataError(
-            f"GroupBy {self._group_by!r}: key part {field.name!r} must be of type {field.type} or None, "
-            f"got {value!r}: {reason}; convert it before it is used as a key"
-        )
+        return unfit_key(self._group_by, self._fields[position], UnfitError(value, reason))
+
+
+def unfit_key(group_by: str, field: Field, unfit: UnfitError) -> DataError:
+    """Return the error for a part of a key that is not as declared.
+
+    Args:
+        group_by: the name in errors.
+        field: the part.
+        unfit: its value, and why it does not fit.
+    """
+    return DataError(
+        f"GroupBy {group_by!r}: key part {field.name!r} must be of type {field.type} or None, "
+        f"got {unfit.value!r}: {unfit.reason}; convert it before it is used as a key"
+    )
 
 
 def _part_encoder(type_: DataType) -> Callable[[Any], bytes]:

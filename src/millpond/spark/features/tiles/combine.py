@@ -22,10 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.features import GroupByPlan
+from millpond.features import Field, GroupByPlan
 from millpond.features.cells.cell import Cell
-from millpond.features.columnar.array_inputs import in_utc
+from millpond.features.columnar.array_inputs import in_utc, outside_years
 from millpond.features.columnar.collect_table import Groups, collect_table, group_rows, store_table
+from millpond.features.stored.key_codec import unfit_key
 from millpond.features.types import DataType, parse_type
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, encode_combined, slots_of
 from millpond.spark.shuffle.arrow_lots import lots
@@ -140,9 +141,20 @@ def _encoded_keys(plan: GroupByPlan, rows: pa.Table) -> list[bytes]:
 
 
 def key_values(plan: GroupByPlan, columns: Sequence[pa.ChunkedArray]) -> list[list[Any]]:
-    """Return the columns of keys as the values that a plan encodes."""
-    types = [parse_type(field.type) for field in plan.group_by.keys]
-    return [_values(in_utc(column, type_)) for column, type_ in zip(columns, types, strict=True)]
+    """Return the columns of keys as the values that a plan encodes.
+
+    Raises:
+        DataError: a date or timestamp is of a year that Python does not have.
+    """
+    return [_key_part(plan, field, column) for field, column in zip(plan.group_by.keys, columns, strict=True)]
+
+
+def _key_part(plan: GroupByPlan, field: Field, column: pa.ChunkedArray) -> list[Any]:
+    type_ = parse_type(field.type)
+    unfit = outside_years(type_, column)
+    if unfit is not None:
+        raise unfit_key(plan.name, field, unfit)
+    return _values(in_utc(column, type_))
 
 
 def _taken(values: list[bytes], places: npt.NDArray[np.int64]) -> list[bytes]:
