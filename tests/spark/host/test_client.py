@@ -32,14 +32,23 @@ def here(monkeypatch):
         yield Path(short)
 
 
-def _place(shard, hosts=2, application="app"):
-    return HostAddress.of_shard(shard, hosts, application).socket_path
+def _place(shard, hosts=2, application="app", task=None):
+    return HostAddress.of_shard(shard, hosts, application, shard if task is None else task).socket_path
 
 
 def test_shards_take_the_hosts_in_turn_whichever_spark_gives_to_an_executor(here):
     first = [_place(shard).name for shard in (4, 8, 2, 6)]
     assert first == ["0.sock", "1.sock", "0.sock", "1.sock"]
     assert [_place(shard).name for shard in (6, 2, 8, 4)] == first[::-1], "and keep them"
+
+
+def test_shards_of_one_task_take_different_hosts_so_that_later_tasks_do_not_meet(here):
+    """After `coalesce`, Spark gives neighbours to one task in the first batch, and then to different ones."""
+    began = {shard: _place(shard, task=shard // 4).name for shard in (4, 0, 1, 5, 2, 6, 3, 7)}
+    assert sorted(began.values()) == ["0.sock"] * 4 + ["1.sock"] * 4
+    evens, odds = ([_place(shard, task=2 + first).name for shard in range(first, 8, 2)] for first in (0, 1))
+    assert all(one != other for one, other in zip(evens, odds, strict=True)), "these run at the same time"
+    assert {shard: _place(shard, task=9).name for shard in began} == began, "and they keep their hosts"
 
 
 def test_no_number_of_hosts_means_one_for_each_processor(here, monkeypatch):
@@ -71,7 +80,7 @@ def _hosts_of(path):
 
 
 def test_a_host_is_started_once_found_again_and_ends_when_its_socket_is_gone(here):
-    address = HostAddress.of_shard(0, 1, "app")
+    address = HostAddress.first("app")
     connections, threads = [], []
     for _ in range(3):
         threads.append(threading.Thread(target=lambda: connections.append(address.connect())))
@@ -102,7 +111,7 @@ def test_a_host_under_a_memory_limit_that_is_too_small_says_so(here, monkeypatch
         "client.executor_pid = lambda: os.getppid();"
         f"client.user_folder = lambda: pathlib.Path({str(here)!r});"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
-        "client.HostAddress.of_shard(0, 1, 'app').connect()"
+        "client.HostAddress.first('app').connect()"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
@@ -130,7 +139,7 @@ def test_segments_of_a_new_version_come_in_the_order_of_its_manifest_or_are_refu
 
 
 def test_a_host_that_hangs_is_killed_and_replaced_and_the_error_says_so(here):
-    address = HostAddress.of_shard(0, 1, "app")
+    address = HostAddress.first("app")
     with address.connect(timedelta(seconds=1)) as connection:
         (host,) = _hosts_of(address.socket_path)
         host.suspend()

@@ -2,8 +2,8 @@
 
 The sockets of an application's hosts on one executor are in one private folder, named after the
 executor's process and the application. A file lock makes sure that each host is started once. Spark may
-give any shards to an executor, so hosts are assigned round-robin, in the order in which shards first
-come. A file in the folder records that order.
+give any shards to an executor, so hosts are assigned round-robin, in the order in which tasks and shards
+first come. A file in the folder records that order.
 """
 
 import fcntl
@@ -54,18 +54,27 @@ class HostAddress:
     executor: int
 
     @staticmethod
-    def of_shard(shard: int, hosts: int, application: str) -> "HostAddress":
+    def first(application: str) -> "HostAddress":
+        """Return the address of this executor's first host, which has the caches of its lookup tables."""
+        return HostAddress._numbered(0, application)
+
+    @staticmethod
+    def of_shard(shard: int, hosts: int, application: str, task: int) -> "HostAddress":
         """Return the address of the host that owns a shard, on the executor of this worker.
 
         Args:
             shard: the shard's number.
             hosts: how many hosts the executor has for the application. 0: one for each processor of the machine.
             application: the id of the application.
+            task: the task attempt that has the shard now.
         """
+        place = _place(user_folder() / hosts_folder_name(executor_pid(), application), shard, task)
+        return HostAddress._numbered(place % (hosts or os.cpu_count() or 1), application)
+
+    @staticmethod
+    def _numbered(number: int, application: str) -> "HostAddress":
         executor = executor_pid()
-        folder = user_folder() / hosts_folder_name(executor, application)
-        limit = hosts or os.cpu_count() or 1
-        path = folder / f"{_place(folder, shard) % limit}.sock"
+        path = user_folder() / hosts_folder_name(executor, application) / f"{number}.sock"
         if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
             raise UnavailableError(
                 f"the socket path {path} of a state host has more than {_MAX_SOCKET_PATH} bytes, the system's limit. "
@@ -141,15 +150,24 @@ def _replaced(host: int | None, timeout: timedelta) -> UnavailableError:
     )
 
 
-def _place(folder: Path, shard: int) -> int:
-    """Return a shard's position among the shards of this executor, in the order in which they first came."""
+def _place(folder: Path, shard: int, task: int) -> int:
+    """Return the number that, modulo the hosts, is a shard's host. It is decided when the shard first comes.
+
+    A task usually has one shard, and shards that run at the same time are neighbours in the order of tasks. After
+    `coalesce` a task has several. Spark gives neighbours to one task in the first batch of a query, but to different
+    tasks in all later ones, when it knows their executor. So the shards of a task go to different hosts, too.
+    """
     with _locked(folder / "shards.lock"):
         written = folder / "shards"
-        known = written.read_text().split() if written.exists() else []
-        if str(shard) not in known:
-            known.append(str(shard))
-            written.write_text("\n".join(known))
-        return known.index(str(shard))
+        known = [line.split() for line in written.read_text().splitlines()] if written.exists() else []
+        task_of = dict(known)
+        if str(shard) not in task_of:
+            task_of[str(shard)] = str(task)
+            written.write_text("".join(f"{number} {by}\n" for number, by in task_of.items()))
+    tasks = list(dict.fromkeys(task_of.values()))
+    of_task = task_of[str(shard)]
+    siblings = [number for number, by in task_of.items() if by == of_task]
+    return tasks.index(of_task) + siblings.index(str(shard))
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class HostRows:
     """A table in the state host of this executor."""
 
     def __init__(self, source: Hosted, pickled: bytes) -> None:
-        address = HostAddress.of_shard(0, 1, source.application)
+        address = HostAddress.first(source.application)
         self._connection = address.connect()
         self._waiting = False
         environment, invalidated = TaskEnvironment.of_worker().encode(), _newest(source.invalidations)

@@ -309,7 +309,7 @@ def _run_in_host(
     blobs: Iterator[bytes],
     time: BatchTime,
 ) -> Iterator[_Ran]:
-    address = HostAddress.of_shard(manifest.shard, spec.hosts, spec.application)
+    address = HostAddress.of_shard(manifest.shard, spec.hosts, spec.application, task.attempt.order)
     with address.connect(spec.config.host_timeout) as connection:
         opened = Open(
             manifest=manifest.encode(),
