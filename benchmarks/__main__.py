@@ -28,6 +28,7 @@ _SHARED = frozenset(
         "king_report",
         "lookup_memory",
         "lookup_peers",
+        "lookup_workers",
         "lookup_world",
         "memory",
         "redis_servers",

@@ -7,17 +7,20 @@ the rows; `mapInPandas` with one; `foreachBatch`; and Spark's own broadcast join
 persisted. By ours: no cache; a partial cache of 1, 10 and 100 % of the rows in the executor's state host, one of 10
 % in each worker (`inline`); an asynchronous source; and the whole table in a mapped file, at rest and while it is
 read again from PostgreSQL back to back. `spark_jdbc` is Spark's own source; its driver is loaded from Maven.
-`_1_ms` are the same over a proxy that has the database a millisecond away, as in a network. `lookup_shared` measures a
-cache that two executors share.
+`_1_ms` are the same over a proxy that has the database a millisecond away, as in a network. `_large` are what people
+write with batches of 100,000 rows; ours join small batches into such ones themselves. `lookup_shared` measures a cache
+that two executors share.
 
 Every engine is warmed by one run and then timed in three, engine after engine. The median counts, and the spread is
 shown. Row by row has 20,000 events. `queries` and `keys_queried` are counted where ours leave for the database, in
 all timed runs together. Hit rates are of the first run, and of events: the share that needed no key from the database.
-`best_lru_10` is what one LRU cache of that size reaches on the same keys, one by
-one. `reload_stall_ms` is the longest that a reader of its own, asking all the time for the newest table and a
-hundred of its keys, had to wait for an answer while the table was reloaded. `full_bytes_per_host` is what the
-memory of driver and workers grew by, files, and files that were removed but are still mapped. `memory` is the same
-over the size of the Arrow table, and in one process (`lookup_memory`).
+`best_lru_10` is what one LRU cache of that size reaches on the same keys, one by one. `batches` are hit rates over ten
+micro-batches, also with workers that end after each of them (`lookup_workers`).
+
+`reload_stall_ms` is the longest that a reader of its own, asking all the time for the newest table and a hundred of its
+keys, had to wait for an answer while the table was reloaded. `full_bytes_per_host` is what the memory of driver and
+workers grew by, files, and files that were removed but are still mapped. `memory` is the same over the size of the
+Arrow table, and in one process (`lookup_memory`).
 
     .venv/bin/python -m benchmarks.lookup_join [--scale 0.1]
 """
@@ -37,12 +40,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 
-from benchmarks import lookup_memory, lookup_peers
+from benchmarks import lookup_memory, lookup_peers, lookup_workers
 from benchmarks.database_servers import distant, postgresql
 from benchmarks.lookup_world import (
     COLUMNS,
@@ -68,7 +73,7 @@ from millpond.spark import lookup_join, session
 from millpond.spark.lookup.join import _PLANNED
 
 ROWS = EVENTS = 1_000_000
-BATCH_ROWS = 10_000
+BATCH_ROWS, LARGE_BATCH_ROWS = 10_000, 100_000
 ROW_BY_ROW_EVENTS = 20_000
 RELOADS = 3
 RUNS = 3
@@ -173,6 +178,7 @@ class Engine:
     events: Path
     join: Callable[[DataFrame], DataFrame]
     in_foreach_batch: bool = False
+    batch_rows: int = BATCH_ROWS
     seconds: list[float] = field(default_factory=list)
     asked: list[tuple[int, int]] = field(default_factory=list)
 
@@ -182,32 +188,31 @@ class Engine:
         return sorted(round(count / seconds) for seconds in self.seconds[1:])
 
 
-def interleaved(streams: Streams, engines: Sequence[Engine], log: Path) -> None:
+def interleaved(spark: SparkSession, streams: Streams, engines: Sequence[Engine], log: Path) -> None:
     """Run every engine once to warm it, and then in turns."""
     for _ in range(1 + RUNS):
         for engine in engines:
             counted(log)
+            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(engine.batch_rows))
             engine.seconds.append(streams.seconds(engine.events, engine.join, in_foreach_batch=engine.in_foreach_batch))
             engine.asked.append(counted(log))
 
 
-def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[str, Any]:
+def measure(spark: SparkSession, url: str, folder: Path, keys: npt.NDArray[np.int64], rows: int) -> dict[str, Any]:
     """Every set-up in turn."""
-    rows, number = max(1_000, int(ROWS * scale)), max(2_000, int(EVENTS * scale))
-    keys, table = zipf_keys(rows, number), customers(rows)
+    number, table = len(keys), customers(rows)
     fill(url, table)
     log = folder / "log"
     log.mkdir()
     streams = Streams(spark, folder)
     events, few = (
         streams.write("events", keys),
-        streams.write("few", keys[: max(2_000, int(ROW_BY_ROW_EVENTS * scale))]),
+        streams.write("few", keys[: max(2_000, ROW_BY_ROW_EVENTS * number // EVENTS)]),
     )
     streams.write("warm", keys[:2_000])
     streams.seconds(folder / "warm", unchanged)
     parquet = folder / "customers.parquet"
     pq.write_table(table, parquet)
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
     libpq, tenth = url.replace("+psycopg", ""), max(1, rows // 10)
     known = spark.read.parquet(str(parquet))
     persisted = spark.read.parquet(str(parquet)).persist()
@@ -216,6 +221,13 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         Engine("hand_any", events, lookup_peers.hand_any(libpq)),
         Engine("hand_any_cached", events, lookup_peers.hand_any_cached(libpq, tenth)),
         Engine("hand_pandas_cached", events, lookup_peers.hand_pandas_cached(libpq, tenth)),
+        Engine("hand_any_large", events, lookup_peers.hand_any(libpq), batch_rows=LARGE_BATCH_ROWS),
+        Engine(
+            "hand_any_cached_large",
+            events,
+            lookup_peers.hand_any_cached(libpq, tenth),
+            batch_rows=LARGE_BATCH_ROWS,
+        ),
         Engine("foreach_batch", events, lookup_peers.foreach_batch(libpq), in_foreach_batch=True),
         Engine("spark_jdbc", events, lookup_peers.spark_jdbc(spark, libpq, rows)),
         Engine("spark_broadcast", events, lambda df: df.join(broadcast(known), "customer", "left")),
@@ -235,9 +247,14 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         here = int(url.rpartition(":")[2].partition("/")[0])
         port = tables.enter_context(distant(here, WAY_MS))
         away = url.replace(f":{here}/", f":{port}/")
-        engines.append(Engine("hand_any_1_ms", events, lookup_peers.hand_any(away.replace("+psycopg", ""))))
+        far = away.replace("+psycopg", "")
+        engines += [
+            Engine("hand_any_1_ms", events, lookup_peers.hand_any(far)),
+            Engine("hand_any_1_ms_large", events, lookup_peers.hand_any(far), batch_rows=LARGE_BATCH_ROWS),
+        ]
         ours("partial_10_1_ms", CountedSql(away, log), options(rows, 10))
-        interleaved(streams, engines, log)
+        interleaved(spark, streams, engines, log)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
     persisted.unpersist()
     result = _rates(engines)
     first = {engine.name: engine.asked[0][1] for engine in engines}
@@ -255,6 +272,9 @@ def measure(spark: SparkSession, url: str, folder: Path, scale: float) -> dict[s
         "partial_10_to_hand_cached": round(speed["partial_10"] / speed["hand_any_cached"], 2),
         "full_to_persisted_broadcast": round(speed["full"] / speed["spark_broadcast_persisted"], 2),
         "partial_10_to_hand_1_ms": round(speed["partial_10_1_ms"] / speed["hand_any_1_ms"], 2),
+        "batched_to_hand_large": round(speed["batched"] / speed["hand_any_large"], 2),
+        "partial_10_to_hand_cached_large": round(speed["partial_10"] / speed["hand_any_cached_large"], 2),
+        "partial_10_to_hand_1_ms_large": round(speed["partial_10_1_ms"] / speed["hand_any_1_ms_large"], 2),
     }
     return result
 
@@ -334,6 +354,7 @@ def bars(result: dict[str, Any]) -> list[str]:
         "partial 10 % is at least twice by hand without a cache, 1 ms away": ratio["partial_10_to_hand_1_ms"] >= 2,
         "full is at least 1.5 times a persisted broadcast": ratio["full_to_persisted_broadcast"] >= 1.5,
         "partial 10 % hits within 5 points of one LRU": hits["partial_10"] >= hits["best_lru_10"] - 0.05,
+        "partial 10 % hits within 2 points where workers end": hits["batches_workers_ended"] >= hits["batches"] - 0.02,
         "full while reloading is at least 0.4 times broadcast": speed["full_reloading"]
         >= 0.4 * speed["spark_broadcast"],
         f"no stall above {MOST_STALL_MS} ms": result["reload_stall_ms"] <= MOST_STALL_MS,
@@ -352,6 +373,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows and events")
     scale = parser.parse_args().scale
+    rows = max(1_000, int(ROWS * scale))
+    keys = zipf_keys(rows, max(2_000, int(EVENTS * scale)))
     with tempfile.TemporaryDirectory(prefix="millpond-lookup-join-") as name, postgresql() as url:
         spark = session(
             "lookup_join",
@@ -363,9 +386,10 @@ def main() -> None:
         )
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            result = measure(spark, url, Path(name), scale)
+            result = measure(spark, url, Path(name), keys, rows)
         finally:
             spark.stop()
+        result["hit_rate"] |= lookup_workers.hit_rates(url, keys, options(rows, 10))
     broken = bars(result)
     for promise in broken:
         print(f"NOT kept: {promise}", file=sys.stderr)
