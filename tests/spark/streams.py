@@ -51,12 +51,15 @@ class FileStream:
         return batches
 
     def run_until(self, output, wanted, batches=40):
-        """Run until each of these pairs begins some row: in processing time Spark never runs out of batches."""
+        """Run until each of these pairs begins some row: in processing time Spark never runs out of batches.
+
+        The batch after these rows has begun then, so their own is committed.
+        """
         seen = []
         writer = output.writeStream.outputMode("update").foreachBatch(lambda batch, _: seen.append(batch.collect()))
         query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
         try:
-            while not wanted <= {tuple(row[:2]) for batch in seen for row in batch} and len(seen) < batches:
+            while not wanted <= {tuple(row[:2]) for batch in seen[:-1] for row in batch} and len(seen) < batches:
                 query.awaitTermination(1)
         finally:
             query.stop()
