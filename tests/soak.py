@@ -163,8 +163,9 @@ def page(done: dict[str, Done]) -> str:
 What do the long tests try, beyond what `make test` runs?
 [Faults](faults.md) names what may go wrong, and the tests of every run.
 
-`make soak` runs these parts, two at a time, and writes this page if none of them fails.
-The table has the last such run, on a machine with {machine()["cores"]} cores.
+`make soak` runs these parts, two at a time, and writes this page once all of them have passed.
+After a failure is mended, `--logs` runs the parts that have not passed yet.
+The table has the last run of each part, on a machine with {machine()["cores"]} cores.
 
 - **Minutes** of a part may be limited.
   Its tests run in a random order then, until the time is over.
