@@ -382,6 +382,8 @@ def main() -> None:
             spark__jars__packages=lookup_peers.JDBC_DRIVER,
             spark__jars__excludes="org.checkerframework:checker-qual",  # annotations that the driver was compiled with
             spark__ui__enabled="false",
+            # The default of 1 GiB is too little for Spark to broadcast the table beside large batches.
+            spark__driver__memory="3g",
             spark__sql__shuffle__partitions="2",
         )
         spark.sparkContext.setLogLevel("ERROR")
