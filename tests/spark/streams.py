@@ -51,16 +51,22 @@ class FileStream:
         return batches
 
     def run_until(self, output, wanted, batches=40):
-        """Run until each of these pairs begins some row: in processing time Spark never runs out of batches.
+        """Run until each of these pairs begins some row of a committed batch.
 
-        The batch after these rows has begun then, so their own is committed.
+        In processing time Spark never runs out of batches.
         """
-        seen = []
+        seen, before = [], self._commits()
         writer = output.writeStream.outputMode("update").foreachBatch(lambda batch, _: seen.append(batch.collect()))
         query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
         try:
-            while not wanted <= {tuple(row[:2]) for batch in seen[:-1] for row in batch} and len(seen) < batches:
+            while len(seen) < batches:
+                committed = seen[: self._commits() - before]
+                if wanted <= {tuple(row[:2]) for batch in committed for row in batch}:
+                    break
                 query.awaitTermination(1)
         finally:
             query.stop()
         return seen
+
+    def _commits(self):
+        return len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
