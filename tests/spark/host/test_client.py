@@ -1,5 +1,6 @@
 """Which host a shard is given, and who starts it. Hosts are real processes here; what calls them is no Spark worker."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -49,6 +50,22 @@ def test_shards_of_one_task_take_different_hosts_so_that_later_tasks_do_not_meet
     evens, odds = ([_place(shard, task=2 + first).name for shard in range(first, 8, 2)] for first in (0, 1))
     assert all(one != other for one, other in zip(evens, odds, strict=True)), "these run at the same time"
     assert {shard: _place(shard, task=9).name for shard in began} == began, "and they keep their hosts"
+
+
+def test_a_full_disk_leaves_the_places_of_the_shards_as_they_were(here, monkeypatch):
+    places = [_place(shard) for shard in range(3)]
+    write = Path.write_text
+
+    def half(path, text):
+        write(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", half)
+        with pytest.raises(OSError, match="No space left"):
+            _place(3)
+    assert [_place(shard) for shard in range(3)] == places
+    assert _place(3).name == "1.sock"
 
 
 def test_no_number_of_hosts_means_one_for_each_processor(here, monkeypatch):

@@ -3,7 +3,7 @@
 The sockets of an application's hosts on one executor are in one private folder, named after the
 executor's process and the application. A file lock makes sure that each host is started once. Spark may
 give any shards to an executor, so hosts are assigned round-robin, in the order in which tasks and shards
-first come. A file in the folder records that order.
+first come. A file in the folder records each shard with the task attempt that first had it.
 """
 
 import fcntl
@@ -163,7 +163,10 @@ def _place(folder: Path, shard: int, task: int) -> int:
         task_of = dict(known)
         if str(shard) not in task_of:
             task_of[str(shard)] = str(task)
-            written.write_text("".join(f"{number} {by}\n" for number, by in task_of.items()))
+            # A worker that is killed here, or finds the disk full, leaves the former file.
+            fresh = folder / "shards.new"
+            fresh.write_text("".join(f"{number} {by}\n" for number, by in task_of.items()))
+            fresh.replace(written)
     tasks = list(dict.fromkeys(task_of.values()))
     of_task = task_of[str(shard)]
     siblings = [number for number, by in task_of.items() if by == of_task]
