@@ -17,7 +17,6 @@ times faster as is said.
 """
 
 import argparse
-import json
 import os
 import tempfile
 import threading

@@ -2,6 +2,7 @@ import os
 import random
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -57,13 +58,13 @@ class Stream:
         self.recorder = MemoryRecorder()
         (folder / "events").mkdir()
 
-    def run(self, rows, lateness_ms=DAY_MS):
+    def run(self, rows, lateness_ms=DAY_MS, group_by=GROUP_BY):
         if rows:
             landed = self.spark.createDataFrame(rows, SCHEMA)
             landed.coalesce(1).write.mode("append").parquet(str(self.folder / "events"))
         events = self.spark.readStream.schema(SCHEMA).parquet(str(self.folder / "events"))
         query = stream(
-            GROUP_BY,
+            group_by,
             self.store,
             str(self.folder / "checkpoint"),
             start_ms=B,
@@ -120,6 +121,27 @@ def test_the_stream_answers_as_the_raw_events_do_across_a_restart(flights):
         assert {tile.start_ms for tile in tiles} == {tile_start(time, TILE_MS) for time, _ in of_key}
         for query in (B, B + TILE_MS, B + 3 * HOUR_MS, B + 12 * HOUR_MS):
             assert PLAN.finish(query, B, None, tiles) == oracle.features(GROUP_BY, of_key, query)
+
+
+def test_a_changed_definition_goes_on_from_the_checkpoint_or_is_refused_and_loses_nothing(flights, spark):
+    rng = random.Random(12)
+    days = [rows_of_day(rng, day) for day in (0, 1, 0)]
+    flights.run(days[0])
+    added = replace(GROUP_BY, aggregations=(*GROUP_BY.aggregations, Aggregation("max", "delay", ("6h",))))
+    minutes = replace(GROUP_BY, aggregations=(*GROUP_BY.aggregations, Aggregation("count", windows=("30m",))))
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        flights.run(days[1], group_by=added)
+        with pytest.raises(StreamingQueryException, match=r"(?s)'route'.*empty checkpoint folder"):
+            flights.run(days[2], group_by=minutes)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    flights.run([])
+    for origin in ("JFK", "EWR"):
+        of_key = [(time, (delay,)) for rows in days for key, delay, time in rows if key == origin]
+        for query in (B + 3 * HOUR_MS, B + 12 * HOUR_MS):
+            assert PLAN.finish(query, B, None, flights.tiles(origin)) == oracle.features(GROUP_BY, of_key, query)
 
 
 def test_tiles_close_as_the_watermark_passes_them_and_late_events_amend_them(flights):

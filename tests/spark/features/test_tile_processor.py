@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -15,6 +16,7 @@ from millpond.features import (
     compile_group_by,
     decode_marker,
     layer_of,
+    stream_dataset,
     tile_address,
     tile_start,
 )
@@ -30,6 +32,7 @@ GROUP_BY = GroupBy(
     aggregations=(Aggregation("count", windows=("1h",)), Aggregation("average", "delay", ("1h", "30d", None))),
 )
 PLAN = compile_group_by(GROUP_BY)
+DATASET = stream_dataset(PLAN.name, PLAN.generation)
 TILE_MS, _, _ = PLAN.layers
 B = 16_000 * DAY_MS
 JFK, EWR = (PLAN.encode_key((origin,)) for origin in ("JFK", "EWR"))
@@ -254,3 +257,27 @@ def check_markers(plan, before, store, closed, markers_seen):
 def test_a_batch_run_again_in_another_order_writes_the_same_bytes(events, data):
     again = data.draw(st.permutations(events))
     assert Shard().events(*events) == Shard().events(*again)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(GROUP_BY, aggregations=(Aggregation("count", windows=("30m",)),)),
+        replace(GROUP_BY, keys=(Field("destination", "string"),)),
+        replace(GROUP_BY, name="path"),
+    ],
+    ids=["tile sizes", "keys", "name"],
+)
+def test_a_checkpoint_goes_on_with_added_cells_and_windows_and_not_with_another_dataset(shard, changed):
+    def heartbeat(group_by):
+        shard.processor = TileProcessor(group_by)
+        shard.processor.init(shard)
+        return shard.batch([{"slot": CLOSING_SLOT, "tiles": None}])
+
+    shard.batch([{"slot": CLOSING_SLOT, "tiles": None}, part(JFK, B, 1.0)])
+    added = replace(GROUP_BY, aggregations=(*GROUP_BY.aggregations, Aggregation("max", "delay", ("6h",))))
+    assert heartbeat(added)
+    before = dict(shard.maps)
+    with pytest.raises(OptionError, match=rf"'{changed.name}': .*'{DATASET}'.*empty checkpoint folder"):
+        heartbeat(changed)
+    assert shard.maps == before

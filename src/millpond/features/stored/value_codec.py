@@ -150,7 +150,7 @@ class TileCodec:
             raise unreadable(
                 self._what,
                 f"it is of generation {body[:_FORM_BYTES].hex()}, not {self._generation.hex()}; "
-                "the GroupBy has changed",
+                "the GroupBy has changed, so its stream needs an empty checkpoint folder",
             )
 
     def _form(self, places: Sequence[int]) -> bytes:

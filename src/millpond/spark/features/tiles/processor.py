@@ -23,7 +23,9 @@ rounded down to a whole tile. All tiles that end by then were emitted before, or
 timers of one watermark fire in one batch, and a tile that another one closes within a batch is closed at once.
 
 State: a block of tiles for each slot and address, and the markers of the slot's keys. Large ones are divided into
-leaves (`leaves`). State is read and written for many keys at once, and one timer serves all keys of a slot.
+leaves (`leaves`). State is read and written for many keys at once, and one timer serves all keys of a slot. The
+heartbeat's slot has the name of their dataset: a checkpoint goes on only with a GroupBy of the same name and
+generation. Another dataset would lack the tiles that the checkpoint already has.
 
 Delivery: at least once, and idempotent: equal events make equal bytes in any order, so a batch that Spark runs again
 overwrites rows with equal ones. Freshness: one micro-batch. Recovery: restart from the checkpoint.
@@ -36,13 +38,16 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from millpond.errors import OptionError
-from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by
+from millpond.features import HORIZON_MS, MARKER_ADDRESS, GroupBy, GroupByPlan, compile_group_by, stream_dataset
 from millpond.spark.features.tiles.leaves import TileStates
 from millpond.spark.features.tiles.rows import FORGOTTEN, LATE
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, TileCells, add_tiles, decode_combined
 from millpond.spark.features.tiles.touched_tiles import TouchedTiles
 from millpond.spark.forms.arrow_handles import ArrowProcessorHandle
 from millpond.spark.forms.arrow_processor import ArrowStatefulProcessor
+
+DATASET_ADDRESS = MARKER_ADDRESS
+"""Where the heartbeat's slot has the name of the dataset; it has no markers."""
 
 DEFAULT_RETENTION_MS = HORIZON_MS + HORIZON_MS // 2
 """How long after its end a tile can still be amended: two days for queries, and one for late events."""
@@ -84,6 +89,7 @@ class TileProcessor(ArrowStatefulProcessor):
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         tiles = self._tiles(watermark_ms)
         if CLOSING_SLOT in keys.column("slot").to_pylist():
+            self._check_dataset()
             tiles.tell_closing_time()
         parts = _by_block(rows)
         oldest_ms = watermark_ms - self._retention_ms - self._tile_ms
@@ -107,10 +113,28 @@ class TileProcessor(ArrowStatefulProcessor):
         due = list(zip(keys.column("slot").to_pylist(), expiry_ms.to_pylist(), strict=True))
         tiles = self._tiles(timerValues.getCurrentWatermarkInMs())
         if any(slot == CLOSING_SLOT for slot, _ in due):
+            self._check_dataset()
             tiles.tell_closing_time()
         tiles.load_due((slot, time_ms) for slot, time_ms in due if slot != CLOSING_SLOT)
         tiles.close_due()
         yield from tiles.written()
+
+    def _check_dataset(self) -> None:
+        """Raise an error if the tiles in state belong to another dataset; write its name if there is none yet."""
+        slots = pa.table({"slot": pa.array([CLOSING_SLOT], pa.int32())})
+        addresses = pa.table({"address": pa.array([DATASET_ADDRESS], pa.int64())})
+        dataset = stream_dataset(self._plan.name, self._plan.generation)
+        stored = self._states.blocks.get_many(slots, addresses).column("value")[0].as_py()
+        if stored is None:
+            value = pa.array([dataset.encode()], pa.binary())
+            self._states.blocks.update_many(slots, addresses, pa.table({"value": value}))
+        elif stored != dataset.encode():
+            raise OptionError(
+                f"GroupBy {self._plan.name!r}: its stream writes tiles to {dataset!r}, and the checkpoint has those of "
+                f"{stored.decode(errors='replace')!r}: the GroupBy has another name, other keys or tile sizes now, or "
+                "the checkpoint is another stream's. Upload the GroupBy, and start its stream from that upload's batch "
+                "end with an empty checkpoint folder"
+            )
 
     def _tiles(self, watermark_ms: int) -> TouchedTiles:
         return TouchedTiles(self._plan, self._retention_ms, self._states, watermark_ms)
