@@ -108,9 +108,7 @@ def _start_of(window_ms: int) -> Any:
     return F.expr(f"(time_ms - {window_ms}) - pmod(time_ms - {window_ms}, {hop})")
 
 
-def measure(
-    spark: SparkSession, folder: Path, *, with_peer: bool = True, peer_limit_s: float = PEER_LIMIT_S
-) -> dict[str, float]:
+def measure(spark: SparkSession, folder: Path, peer_limit_s: float = PEER_LIMIT_S) -> dict[str, float]:
     """Make the training set, and the peer's, and time both; a peer that takes too long is cancelled.
 
     ``peer_done`` is 0 if it was: then ``spark_seconds`` is less than it would have taken.
@@ -119,24 +117,22 @@ def measure(
     ours = training_set(queries, SPENT, tables={"spent": events})
     with sampled(process_tree_bytes, SAMPLED_S) as samples:
         seconds = _timed(ours)
-    result = {"seconds": seconds, "spark_seconds": float("nan"), "peak_bytes": max(samples)}
-    if with_peer:
-        result["spark_seconds"], result["peer_done"] = _timed_until(range_join(queries, events), peer_limit_s)
-    return result
+    spark_seconds, peer_done = _timed_until(range_join(queries, events), peer_limit_s)
+    return {"seconds": seconds, "spark_seconds": spark_seconds, "peak_bytes": max(samples), "peer_done": peer_done}
 
 
 def measure_keys(
     spark: SparkSession, folder: Path, scale: float, keys: Sequence[int] = KEYS, peer_limit_s: float = PEER_LIMIT_S
 ) -> dict[str, dict[str, float]]:
-    """Measure with several numbers of keys; a first pass over the first of them is not measured."""
+    """Measure with several numbers of keys. Both make the first of them once before, to warm up."""
     found = {}
     for number, count in enumerate(keys):
         tables = folder / str(count)
         write_tables(tables, scale, count)
         if not number:
             check_answers(spark, tables)
-            measure(spark, tables, with_peer=False)
-        found[str(count)] = measure(spark, tables, peer_limit_s=peer_limit_s)
+            measure(spark, tables, peer_limit_s)
+        found[str(count)] = measure(spark, tables, peer_limit_s)
     return found
 
 
