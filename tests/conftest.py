@@ -4,11 +4,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from benchmarks.database_servers import NotInstalledError
 from tests import jvms
 
 if TYPE_CHECKING:
@@ -68,6 +70,29 @@ def pytest_sessionstart():
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
         pytest.exit(f"the tests need {LEAST_FREE_BYTES >> 30} GB free in {folder}, found {free / 2**30:.1f} GB", 3)
+
+
+@contextmanager
+def _skipped_without_its_server():
+    """Skip a test that needs a server which is not on this machine."""
+    try:
+        yield
+    except NotInstalledError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup():
+    """The fixtures of a test start its servers."""
+    with _skipped_without_its_server():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A test may start a server itself."""
+    with _skipped_without_its_server():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
 """`scripts/test_servers.sh` on machines of several kinds, played by stand-ins for apt, sudo and id."""
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,23 @@ def test_without_the_network_or_without_apt_tests_are_skipped_and_nothing_fails(
     assert "that failed; some tests will be skipped" in machine.run()
     (machine.path / "apt-get").unlink()
     assert f"there is no {PACKAGES} here" in machine.run()
+
+
+def test_a_test_is_skipped_if_its_server_is_not_on_this_machine(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_servers.py").write_text(
+        "import pytest\n"
+        "from benchmarks.database_servers import program\n\n"
+        "@pytest.fixture(scope='module')\n"
+        "def server():\n"
+        "    return program('no-such-server', '/nowhere')\n\n"
+        "def test_by_a_fixture(server): pass\n"
+        "def test_by_the_same_fixture(server): pass\n"
+        "def test_by_itself(): program('no-such-server', '/nowhere')\n"
+        "def test_without(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:xdist", "-rs", "."]
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert "1 passed, 3 skipped" in done.stdout, done.stdout
+    assert "no-such-server is not installed" in done.stdout

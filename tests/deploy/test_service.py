@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.database_servers import NotInstalledError
 from benchmarks.redis_servers import redis_server
 from millpond.commands.definitions import load_definitions
 from millpond.commands.serve import serve
@@ -177,10 +176,7 @@ def test_the_service_of_the_compose_file_answers_from_the_redis_beside_it(tmp_pa
     program, *options = services["redis"]["command"]
     assert program == "redis-server"
     with ExitStack() as opened:
-        try:
-            server = opened.enter_context(redis_server(*options))
-        except NotInstalledError as error:
-            pytest.skip(str(error))
+        server = opened.enter_context(redis_server(*options))
         (route,) = load_definitions([str(DEPLOY / "features/definitions.py")]).group_bys
         with closing(open_store(server.url)) as store:
             _land(route, store)

@@ -17,7 +17,6 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from benchmarks import redis_servers
-from benchmarks.database_servers import NotInstalledError
 from millpond.demo.aircraft_day import AircraftDay
 
 pytestmark = pytest.mark.spark
@@ -118,11 +117,8 @@ def test_a_demo_killed_at_any_moment_resumes_and_every_feature_is_right(tmp_path
 @pytest.fixture
 def redis_url():
     """A Redis of this test alone."""
-    try:
-        with redis_servers.redis_server() as server:
-            yield server.url
-    except NotInstalledError as error:
-        pytest.skip(str(error))
+    with redis_servers.redis_server() as server:
+        yield server.url
 
 
 # Every run tests the parts: RocksDB under `keyed` (tests/spark/test_keyed.py), the store (tests/kv), and that the

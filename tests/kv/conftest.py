@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from benchmarks import redis_servers
-from benchmarks.database_servers import NotInstalledError
 from millpond.kv import AsyncRedisStore, LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
 from millpond.kv.expiry import wall_ms
 from tests.kv.on_a_loop import OnALoop
@@ -47,16 +46,13 @@ def store_of_the_guide() -> type:
 
 @pytest.fixture(scope="session")
 def server():
-    """Gives the running server of a kind; skips the test where there is none."""
+    """Gives the running server of a kind."""
     running: dict[str, object] = {}
     with ExitStack() as stack:
 
         def started(kind: str):
             if kind not in running:
-                try:
-                    running[kind] = stack.enter_context(SERVERS[kind]())
-                except NotInstalledError as error:
-                    pytest.skip(str(error))
+                running[kind] = stack.enter_context(SERVERS[kind]())
             return running[kind]
 
         yield started

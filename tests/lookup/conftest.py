@@ -5,24 +5,19 @@ import pytest
 from benchmarks import database_servers
 
 
-def _started(server):
-    try:
-        with server() as url:
-            yield url
-    except database_servers.NotInstalledError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(scope="session")
 def postgresql():
-    yield from _started(database_servers.postgresql)
+    with database_servers.postgresql() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def mariadb():
-    yield from _started(database_servers.mariadb)
+    with database_servers.mariadb() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def redis_url():
-    yield from _started(database_servers.redis)
+    with database_servers.redis() as url:
+        yield url

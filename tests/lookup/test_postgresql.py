@@ -310,10 +310,7 @@ def test_a_server_that_refuses_us_is_unavailable_and_its_password_is_not_told(po
 def test_a_standby_behind_the_first_server_of_the_url_takes_over():
     with ExitStack() as stack:
         folders = [stack.enter_context(database_servers.server_folder()) for _ in range(2)]
-        try:
-            server = database_servers.PostgresqlServer(folders[0])
-        except database_servers.NotInstalledError as error:
-            pytest.skip(str(error))
+        server = database_servers.PostgresqlServer(folders[0])
         server.start()
         stack.callback(server.stop)
         where = {"host": "127.0.0.1", "user": "millpond", "dbname": "postgres", "autocommit": True}

@@ -25,10 +25,7 @@ def folders():
 
 @pytest.fixture(scope="module")
 def server(folders):
-    try:
-        server = database_servers.PostgresqlServer(folders())
-    except database_servers.NotInstalledError as error:
-        pytest.skip(str(error))
+    server = database_servers.PostgresqlServer(folders())
     server.start()
     execute(
         server,
