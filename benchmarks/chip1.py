@@ -9,8 +9,10 @@ place in them before anything is measured. Times are after the batch end.
 The steps are switched on one by one at noon, where the bars are; at the other times there are `off` and `all`.
 Each store, time and kind of request is measured in a process of its own, in interleaved rounds of all
 steps; figures are medians of the rounds. `process_bytes` is what the process grew by while the caches
-filled. `useless` compares `all` with `off` where a cache cannot help: uniform keys and a tiny cache.
-`landing` asks while a batch lands again with other values: `wrong` counts answers that mix the two.
+filled. `later` has `all` for skewed keys at the first and at the last time, in turns in one process, each
+over a server of its own; its `ratio` is the last p50 divided by the first. `useless` compares `all` with
+`off` where a cache cannot help: uniform keys and a tiny cache. `landing` asks while a batch lands again with
+other values: `wrong` counts answers that mix the two.
 
     .venv/bin/python -m benchmarks.chip1 [--scale 0.1] [--stores redis,lmdb,cluster] [--every-step-at 12:00]
 """
@@ -65,10 +67,13 @@ def main() -> None:
     result: dict[str, Any] = {}
     with ExitStack() as stack:
         urls = {name: _url(name, stack) for name in options.stores.split(",")}
+        asked = {"keys": keys, "requests": max(20, int(REQUESTS * options.scale)), "rounds": options.rounds}
         for name, url in urls.items():
-            asked = {"keys": keys, "requests": max(20, int(REQUESTS * options.scale)), "rounds": options.rounds}
             result[name] = _of_store(url, options.times.split(","), options.every_step_at.split(","), asked)
-        first = next(iter(urls.values()))
+        name, first = next(iter(urls.items()))
+        times = options.times.split(",")
+        if len(times) > 1:
+            result["later"] = _later({times[0]: _url(name, stack), times[-1]: first}, asked)
         result |= {"useless": _useless(first, keys, options.rounds), "landing": _landing(first, keys)}
     _report(result)
 
@@ -103,10 +108,24 @@ def _of_store(url: str, times: Sequence[str], every_step_at: Sequence[str], aske
         written_ms = now_ms
         for kind, of_times in found.items():
             steps = list(STEPS) if label in every_step_at else ["off", "all"]
-            of_times[label] = _in_child({"url": url, "kind": kind, "now_ms": now_ms, "steps": steps, **asked})
+            runs = {step: (url, now_ms, step) for step in steps}
+            of_times[label] = _in_child({"kind": kind, "runs": runs, **asked})
             print(f"{url.split(':', maxsplit=1)[0]} {kind} {label} measured", file=sys.stderr, flush=True)
     store.close()
     return found
+
+
+def _later(urls: Mapping[str, str], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare `all` at two times; the world of the second is there already."""
+    first, last = urls
+    store = open_store(urls[first])
+    World(store, group_bys(), asked["keys"]).land()
+    store.close()
+    times = {label: BATCH_END_MS + TIMES[label] + _MINUTES_PAST_MS for label in urls}
+    _stream(urls[first], asked["keys"], BATCH_END_MS, times[first])
+    runs = {label: (url, times[label], "all") for label, url in urls.items()}
+    found: dict[str, Any] = _in_child({"kind": "skewed", "runs": runs, **asked})
+    return found | {"ratio": found[last]["p50_ms"] / found[first]["p50_ms"]}
 
 
 def _stream(url: str, keys: int, written_ms: int, now_ms: int) -> None:
@@ -133,12 +152,15 @@ def _in_child(asked: Mapping[str, Any]) -> Any:
 
 
 def _measured(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure all steps in interleaved rounds."""
-    store = open_store(asked["url"])
+    """Measure all runs in interleaved rounds."""
+    stores = {url: open_store(url) for url, _, _ in asked["runs"].values()}
     definitions = group_bys(max(5, asked["keys"] // 10))
     kinds = KINDS if asked["kind"] == "mixed" else SKEWED
     wanted = join(asked["kind"], [one for one in definitions if one.keys[0].name in kinds])
-    runs = {name: _Run(store, wanted, STEPS[name], kinds, asked) for name in asked["steps"]}
+    runs = {
+        label: _Run(stores[url], wanted, STEPS[steps], kinds, {"now_ms": now_ms, **asked})
+        for label, (url, now_ms, steps) in asked["runs"].items()
+    }
     for run in runs.values():
         run.fill()
     for number in range(asked["rounds"]):
@@ -331,7 +353,7 @@ def _p99_ms(answers: Sequence[tuple[int, float, Any]]) -> float:
 
 
 def _report(result: dict[str, Any]) -> None:
-    stores = [name for name in result if name not in ("useless", "landing")]
+    stores = [name for name in result if name not in ("later", "useless", "landing")]
     rows = [
         (store, kind, label, steps, *(round(one[name], 3) for name in _SHOWN))
         for store in stores
