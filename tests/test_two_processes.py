@@ -25,8 +25,9 @@ def suite(tmp_path):
     """A suite with this conftest: two files of the session, and one of the rest."""
     (tmp_path / "tests" / "spark").mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    for name in ("conftest.py", "jvms.py"):
-        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("tests/conftest.py", "tests/jvms.py", "benchmarks/database_servers.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     for name in ("spark/test_a", "spark/test_b", "test_of_the_rest"):
         (tmp_path / "tests" / f"{name}.py").write_text(WHO_RAN)
     return tmp_path
