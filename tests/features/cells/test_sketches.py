@@ -45,7 +45,7 @@ def test_distinct_counts_merge_to_the_byte_in_any_tree(distinct):
     assert abs(estimate - distinct) <= 4 * 0.016 * distinct
 
 
-@pytest.mark.parametrize("type_", ["string", "binary", "double", "decimal(38,2)", "date", "boolean"])
+@pytest.mark.parametrize("type_", ["string", "binary", "double", "decimal(38,2)", "date", "boolean", "long"])
 def test_distinct_values_of_every_type_are_told_apart(type_):
     inside = {
         "string": ["", "a", "b"],
@@ -54,6 +54,7 @@ def test_distinct_values_of_every_type_are_told_apart(type_):
         "decimal(38,2)": [0, 10**30, -1],
         "date": [0, 1, -1],
         "boolean": [True, False],
+        "long": [-(1 << 63), 1 - (1 << 63), -(1 << 53) - 1, -(1 << 53), -1, 0, (1 << 63) - 2, (1 << 63) - 1],
     }[type_]
     cell = approx_unique_cells(parse_type(type_))
     finish = OPERATIONS["approx_unique_count"].finisher(parse_type(type_), None)

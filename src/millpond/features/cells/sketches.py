@@ -123,7 +123,16 @@ def _hashable(type_: DataType) -> Callable[[Any], int | float]:
     if type_.kind in {"string", "binary", "decimal"}:
         as_bytes: Callable[[Any], bytes] = _BYTES_OF[type_.kind]
         return lambda value: xxhash.xxh3_64_intdigest(as_bytes(value)) - (1 << 63)
-    return float if type_.kind in {"float", "double"} else int
+    return float if type_.kind in {"float", "double"} else _unsigned_beyond_doubles
+
+
+def _unsigned_beyond_doubles(value: int) -> int:
+    """Return the number to hash for a whole number; the library turns negative ones into doubles, which have 53 bits.
+
+    >>> _unsigned_beyond_doubles(-1), _unsigned_beyond_doubles(-(1 << 63))
+    (-1, 9223372036854775808)
+    """
+    return int(value) if value >= -(1 << 53) else value & ((1 << 64) - 1)
 
 
 def approx_unique_cells(type_: DataType | None, _: Parameter = None) -> CellOperation:
