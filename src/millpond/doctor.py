@@ -292,7 +292,7 @@ def _distrust(folder: Path) -> str:
 def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = f"{cores} cores, {memory / 1e9:.1f} GB of memory"
+    said = f"{cores} {'core' if cores == 1 else 'cores'}, {memory / 1e9:.1f} GB of memory"
     if cores == 1:
         yield Finding(
             "machine",

@@ -151,6 +151,20 @@ def test_diff_exits_with_1_where_something_changed(run, spark, keyed_query):
 
 
 @pytest.mark.spark
+def test_diff_prints_a_table_and_writes_parquet(run, spark, keyed_query, tmp_path):
+    code, text = run("diff", keyed_query, "seen", "--since", 0, "--version", 1)
+    heading, *lines = text.splitlines()
+    assert (code, heading.split()[:1]) == (1, ["change_type"])
+    assert sorted(line.split()[0] for line in lines if line.strip(" -─━")) == ["added", "changed"]
+    code, _ = run("diff", keyed_query, "seen", "--since", 0, "--parquet", tmp_path / "changes")
+    changes = spark.read.parquet(str(tmp_path / "changes"))
+    assert (code, sorted(changes.select("key.user", "change_type").collect())) == (
+        1,
+        [("ann", "changed"), ("bob", "added")],
+    )
+
+
+@pytest.mark.spark
 def test_savepoint_and_import_write_savepoints(run, spark, keyed_query, pyspark_query, tmp_path):
     for command, query in (("savepoint", keyed_query), ("import", pyspark_query)):
         location = tmp_path / command
@@ -200,6 +214,15 @@ def test_checkpoints_of_a_harness_are_read_without_spark(run, harness_checkpoint
     code, _ = run("show", harness_checkpoints, "seen", "--version", 1, "--parquet", tmp_path / "seen.parquet")
     assert code == 0
     assert pq.read_table(tmp_path / "seen.parquet")["value.value"].to_pylist() == [2]
+
+
+def test_diff_of_a_harness_prints_a_table_and_writes_parquet(run, harness_checkpoints, tmp_path):
+    code, text = run("diff", harness_checkpoints, "seen", "--since", 1, "--parquet", tmp_path / "changes.parquet")
+    assert code == 1
+    assert sorted(pq.read_table(tmp_path / "changes.parquet")["change"].to_pylist()) == ["added", "changed"]
+    code, text = run("diff", harness_checkpoints, "seen", "--since", 1)
+    assert (code, "change" in text.splitlines()[0]) == (1, True)
+    assert sorted(word for word in text.split() if word in ("added", "changed")) == ["added", "changed"]
 
 
 def test_a_savepoint_of_a_harness_is_written_and_read_without_spark(run, harness_checkpoints, tmp_path):

@@ -14,8 +14,6 @@ from tests.test_public_api import PUBLIC
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(200, func_only=True)]
 
-NEEDS_SPARK = "millpond.spark"
-
 USES = {
     "cli": """
         from millpond.__main__ import main
@@ -126,6 +124,10 @@ from millpond.spark import session
 spark = session(master="local[1]", spark__ui__enabled="false", spark__sql__shuffle__partitions="1")
 """
 
+VISITED = """
+assert sorted(map(tuple, visits.collect())) == [("ada", 2), ("bob", 1)]
+"""
+
 NAMED_BY_ANOTHER = {
     "connect": "spark",  # PySpark says itself what its client of Spark Connect needs
     "mysql": "sql",
@@ -149,12 +151,12 @@ def _until_first_shown(page):
     return "\n".join(found)
 
 
-def _readme(heading):
-    """The code under a heading of the README."""
-    lines = (ROOT / "README.md").read_text().split("\n")
+def _under(heading, page):
+    """The code under a heading of a page."""
+    lines = (ROOT / page).read_text().split("\n")
     first = lines.index(heading)
     end = next((at for at in range(first + 1, len(lines)) if lines[at].startswith("## ")), len(lines))
-    return "\n".join(code for line, code in blocks(ROOT / "README.md") if first <= line < end)
+    return "\n".join(code for line, code in blocks(ROOT / page) if first <= line < end)
 
 
 def _metadata():
@@ -173,10 +175,10 @@ def test_every_extra_has_its_use():
     assert sorted(_metadata().get_all("Provides-Extra")) == sorted(USES)
 
 
-@pytest.mark.parametrize("package", sorted(set(PUBLIC) - {NEEDS_SPARK}))
-def test_the_plain_package_has_every_public_name(environment, tmp_path, package):
+@pytest.mark.parametrize("package", sorted(PUBLIC))
+def test_the_plain_package_has_every_public_name_and_sparks_extra_those_that_need_it(environment, tmp_path, package):
     code = f"import {package} as package\nfor name in {PUBLIC[package].split()}: getattr(package, name)"
-    _succeeds(environment("").python(code, tmp_path))
+    _succeeds(environment("spark" if package == "millpond.spark" else "").python(code, tmp_path))
 
 
 @pytest.mark.parametrize("extra", sorted(USES))
@@ -245,14 +247,15 @@ def test_the_doctor_of_an_environment_without_pyspark_says_how_to_install_it(env
 @pytest.mark.parametrize(
     ("extra", "code"),
     [
-        ("", _readme("## Without Spark")),
+        ("", _under("## Without Spark", "README.md")),
         ("", _until_first_shown("docs/how-to/state-without-spark.md")),
         ("sql", _until_first_shown("docs/how-to/lookup.md")),
         ("features", _until_first_shown("docs/how-to/features.md")),
-        ("spark", SPARK + _readme("## In your own stream") + _until_first_shown("docs/how-to/keyed-state.md")),
+        ("spark", SPARK + _under("## In your own stream", "README.md")),
+        ("spark", SPARK + _under("## Change the session and one line", "docs/how-to/keyed-state.md") + VISITED),
         ("spark", _until_first_shown("docs/how-to/test-your-processor.md")),
     ],
-    ids=["README-plain", "state-without-spark", "lookup", "features", "README-and-keyed-state", "test-your-processor"],
+    ids=["README-plain", "state-without-spark", "lookup", "features", "README-stream", "keyed-state", "test-your-processor"],
 )
 def test_the_first_code_of_the_page_runs_with_the_extra_that_it_names(environment, tmp_path, extra, code):
     assert code.strip()

@@ -51,7 +51,7 @@ def test_every_answer_fits_the_type_that_the_operation_states(name, data):
 
 
 def pairs(value):
-    """A value whose maps are lists of pairs, in order: pyarrow 20 gives a map in a map so."""
+    """A value whose maps are lists of pairs: their order counts too."""
     if isinstance(value, dict):
         return [(key, pairs(one)) for key, one in value.items()]
     return [pairs(one) for one in value] if isinstance(value, list) else value

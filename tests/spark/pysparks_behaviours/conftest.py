@@ -8,7 +8,7 @@ from tests.spark.streams import FileStream
 
 @pytest.fixture(params=ALL, ids="-".join)
 def operator(request):
-    """PySpark's operator in one form, ours in both."""
+    """PySpark's operator and ours, in both forms."""
     return Operator(*request.param)
 
 

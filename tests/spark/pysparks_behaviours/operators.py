@@ -29,7 +29,12 @@ class Operator:
         return call(processor, output, output_mode, mode, initial, event_time)
 
 
-ALL = [pytest.param(("pyspark", "rows"), marks=pytest.mark.soak), ("millpond", "rows"), ("millpond", "pandas")]
+FORMS = ("rows", "pandas")
+
+ALL = [
+    *(pytest.param(("pyspark", form), marks=pytest.mark.soak) for form in FORMS),
+    *(("millpond", form) for form in FORMS),
+]
 
 
 def every_run_in(form):
@@ -38,8 +43,11 @@ def every_run_in(form):
     For what no form has code of its own for: times, timers, restarts. Each form has some of these tests, so that every
     run meets both; what the pandas form does with rows, nulls and output is tested below and in `forms/`.
     """
-    operators = [("pyspark", "rows"), ("millpond", "rows"), ("millpond", "pandas")]
-    params = [pytest.param(each, marks=() if each == ("millpond", form) else pytest.mark.soak) for each in operators]
+    params = [
+        pytest.param((by, each), marks=() if (by, each) == ("millpond", form) else pytest.mark.soak)
+        for by in ("pyspark", "millpond")
+        for each in FORMS
+    ]
     return pytest.mark.parametrize("operator", params, ids="-".join, indirect=True)
 
 

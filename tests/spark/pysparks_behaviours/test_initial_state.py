@@ -35,6 +35,8 @@ class WithInitial(Counting):
     [
         pytest.param(("pyspark", "rows"), False, marks=pytest.mark.soak),
         pytest.param(("pyspark", "rows"), True, marks=pytest.mark.soak),
+        pytest.param(("pyspark", "pandas"), False, marks=pytest.mark.soak),
+        pytest.param(("pyspark", "pandas"), True, marks=pytest.mark.soak),
         pytest.param(("millpond", "rows"), False, marks=pytest.mark.soak),
         (("millpond", "rows"), True),
         (("millpond", "pandas"), False),

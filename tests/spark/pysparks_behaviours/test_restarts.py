@@ -57,7 +57,9 @@ def test_a_state_whose_field_must_not_be_null_is_refused_by_pyspark_and_taken_by
 
 
 @every_run_in("pandas")
-def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(operator, stream):
+def test_a_query_with_two_operators_goes_on_with_both_after_a_restart(operator, stream, conf):
+    conf(spark__sql__shuffle__partitions="1" if operator.form == "pandas" else "2")
+
     def counted_twice():
         once = operator.of(stream.frame(), Counting(), "user")
         return operator.of(once.selectExpr("substr(user, 1, 1) AS user", "told"), Counting(), "user")

@@ -33,7 +33,8 @@ class Sessions(Both):
 
 
 @every_run_in("rows")
-def test_a_session_gap_timer_of_a_row_out_of_order_fires_in_its_batch(operator, stream):
+def test_a_session_gap_timer_of_a_row_out_of_order_fires_in_its_batch(operator, stream, conf):
+    conf(spark__sql__shuffle__partitions="1" if operator.form == "rows" else "2")
     # The watermark follows 30 s behind: of the batches it is 0, 70 and 75.
     stream.add([("ann", 100, 100.0)])
     stream.add([("ann", 55, 72.0), ("bob", 105, 105.0)])

@@ -115,7 +115,7 @@ def _opened(location: str) -> tuple[pa.fs.FileSystem, str]:
     except pa.ArrowNotImplementedError as error:
         raise MissingDependencyError(
             f"the location {masked(location)!r} cannot be opened by this pyarrow ({pa.__version__}), which was built "
-            f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=20".'
+            f'without its file system: {error}. Those from PyPI have it: pip install --force-reinstall "pyarrow>=22".'
         ) from error
     except (pa.ArrowInvalid, OSError) as error:
         # Not raised `from` it, since its text quotes the location and any password in it.
