@@ -58,6 +58,11 @@ def main(provider):
     writer = writer.foreachBatch(lambda batch, _: batches.append(sorted(batch.collect())))
     writer.option("checkpointLocation", str(FOLDER / "checkpoint")).start().awaitTermination()
     tell(stream=batches, batch=sorted(at_tariff.collect()), master=spark.conf.get("spark.master"))
+
+    stopped = spent.writeStream.outputMode("update").format("noop")
+    stopped = stopped.option("checkpointLocation", str(FOLDER / "stopped")).start()
+    stopped.processAllAvailable()
+    stopped.stop()
     spark.stop()
 
 

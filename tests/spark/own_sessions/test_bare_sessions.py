@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,8 @@ class SpentAtTariff(StatefulProcessor):
     def close(self):
         pass
 """
+OF_ANY_PROGRAM = {"WARN Utils:", "WARN NativeCodeLoader:"}
+LOG_PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "errors-and-logs.md"
 FILES = [[("ann", "tea"), ("bob", "coffee")], [("ann", "milk")]]
 
 
@@ -58,7 +61,7 @@ def project(tmp_path):
 
 
 def told_by(command, folder, **environ):
-    """What the program tells, in one."""
+    """What the program tells, in one, and what is in its log."""
     job = subprocess.run(
         command,
         cwd=folder,
@@ -72,7 +75,7 @@ def told_by(command, folder, **environ):
     )
     assert job.returncode == 0, job.stderr[-5000:]
     told = [json.loads(line.partition("FOUND ")[2]) for line in job.stdout.splitlines() if "FOUND " in line]
-    return {name: value for each in told for name, value in each.items()}
+    return {name: value for each in told for name, value in each.items()} | {"log": job.stderr}
 
 
 def check_told(found):
@@ -86,6 +89,14 @@ def check_told(found):
     compile(block, "the block", "exec")
 
 
+def check_log(log):
+    """The log has only what Spark says of any program, and what the docs tell of, though a query was stopped."""
+    told = set(re.findall(r"^\S+ \S+ ((?:WARN|ERROR) \w+:)", log, re.MULTILINE))
+    assert {each for each in told - OF_ANY_PROGRAM if f"`{each} " not in LOG_PAGE.read_text()} == set()
+    assert "WARN MicroBatchExecution:" in told
+    assert not re.search(r"Traceback|Error:|Exception|[Bb]roken ?[Pp]ipe", log)
+
+
 def here(path):
     (line,) = [line for line in path.read_text().splitlines() if line.endswith("# here")]
     return line
@@ -94,6 +105,7 @@ def here(path):
 def test_a_session_of_sparks_own_builder_runs_and_is_told_once_what_would_be_faster(project):
     found = told_by([sys.executable, "bare_job.py", ROCKSDB], project)
     check_told(found)
+    check_log(found["log"])
     assert found["master"].startswith("local[")
 
 
