@@ -1,19 +1,23 @@
 """The heap that spills: where it differs from the heap."""
 
+import random
 import threading
 
+import pyarrow as pa
 import pytest
 
 from millpond.errors import UnavailableError
 from millpond.state.backend.batch_access import ManyKeys, clear_many, get_many, update_many
 from millpond.state.backend.protocols import Cells
 from millpond.state.spi import ABSENT, StateDescriptor, StateKind
-from millpond.state.spillable import maintenance
+from millpond.state.spillable import maintenance, migrator
 from millpond.state.spillable.migration import STEP_CELLS
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, maintain, on_disk, put
+from tests.state.spillable.restless import open_spillable
 
+SPENT = StateDescriptor("spent", StateKind.MAP, pa.schema([("n", pa.int64())]), pa.schema([("item", pa.string())]))
 SEEN = StateDescriptor("seen", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 
 
@@ -99,6 +103,51 @@ def test_what_changes_while_a_group_moves_moves_with_it(world, monkeypatch):
             del expected[f"back-{looked}",]
         looked += 1
     assert everything(backend) == expected
+
+
+def test_groups_are_spilled_though_changes_fill_the_buffer_as_fast_as_they_are_written(world, monkeypatch):
+    """Else memory grew without limit while ten million timers were set, most of them in groups on disk."""
+    monkeypatch.setattr(maintenance, "_BUFFER_SHARE", LIMIT)
+    monkeypatch.setattr(migrator, "FLUSH_CELLS", 1)
+    clock = Ticking()
+    backend = world.open(clock_ns=clock)
+    filled(backend, per_group=100)
+    backend.spill_now([2])
+    for step in range(20):
+        put(backend, 2, [f"2-{number}" for number in range(100)], length=10)
+        if step == 0:
+            backend._migrator.plan([1], [], "test")
+        backend.commit().release()
+        clock.ns += 1_000_000_000
+        maintain(backend)
+        assert backend._maintenance._buffers_much()
+    assert on_disk(backend) == [1, 2]
+
+
+def test_the_changed_entries_of_a_map_are_counted_exactly(tmp_path):
+    backend = open_spillable(GROUPS, tmp_path)
+    spent = backend.map_state(SPENT)
+    backend.spill_now([2])
+    backend.enter(2)
+    draw = random.Random(7)
+    for step in range(2_000):
+        backend.context.key = (f"user-{draw.randrange(5)}",)
+        item = (f"item-{draw.randrange(5)}",)
+        chosen = draw.randrange(12)
+        if chosen < 6:
+            spent.put(item, (step,))
+        elif chosen < 9:
+            spent.remove(item)
+        elif chosen == 9:
+            spent.clear()
+        elif chosen == 10:
+            backend.rollback() if draw.random() < 0.5 else backend.commit().release()
+            backend.enter(2)
+        else:
+            backend._states["spent"].heap.tables.live[2].flush(draw.randrange(1, 4))
+        table = backend._states["spent"].heap.tables.live[2]
+        assert table.changed_count() == sum(map(len, table.changed.values()))
+    backend.close()
 
 
 def test_a_look_takes_no_longer_than_its_slice_and_leaves_the_stream_as_long_again(world, monkeypatch):

@@ -149,9 +149,10 @@ class Maintenance:
             return
         self._give_up_checkpoints()
         while self._clock_ns() < until_ns:
-            if self._buffers_much() and self._migrator.flush_step():
-                continue
-            if self._waits_for_checkpoints() or not self._migrator.step(urgent=urgent):
+            # Both, since a stream that writes to cold key groups could fill the buffer as fast as it is written.
+            flushed = self._buffers_much() and self._migrator.flush_step()
+            moved = not self._waits_for_checkpoints() and self._migrator.step(urgent=urgent)
+            if not (flushed or moved):
                 break
         for other in self._monitor.others(self):
             other.help_along(until_ns, urgent=urgent)

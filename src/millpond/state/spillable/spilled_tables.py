@@ -255,10 +255,14 @@ class SpilledEntries(MutableMapping[Any, Any]):
         return self.get(map_key, ABSENT) is not ABSENT
 
     def __setitem__(self, map_key: Any, value: Any) -> None:
-        self._table.changed.setdefault(self._key, {})[map_key] = value
+        table = self._table
+        changed = table.changed.setdefault(self._key, {})
+        if map_key not in changed:
+            table.changed_entries += 1
+        changed[map_key] = value
 
     def __delitem__(self, map_key: Any) -> None:
-        self._table.changed.setdefault(self._key, {})[map_key] = ABSENT
+        self[map_key] = ABSENT
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.copy())
@@ -296,14 +300,19 @@ class SpilledEntries(MutableMapping[Any, Any]):
 
 
 class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
-    """The table of a map state: for each key, a view of its entries. A key without entries has an empty view."""
+    """The table of a map state: for each key, a view of its entries. A key without entries has an empty view.
 
-    __slots__ = ("_last", "form")
+    Attributes:
+        changed_entries: the number of entries in `changed`. Maintenance asks for it often.
+    """
+
+    __slots__ = ("_last", "changed_entries", "form")
 
     def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
         self.form = form
         self.changed: dict[Any, dict[Any, Any]] = {}
+        self.changed_entries = 0
         self._last: tuple[Any, bytes] = (_UNREAD, b"")
 
     def get(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
@@ -325,7 +334,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
     def __setitem__(self, key: Any, entries: Mapping[Any, Any]) -> None:
         # Deleted entries too, because the file may still have them.
         known = {*self.get(key).copy(), *self.changed.get(key, ())}
-        self.changed[key] = dict.fromkeys(known, ABSENT) | dict(entries)
+        self.change({key: dict.fromkeys(known, ABSENT) | dict(entries)})
 
     def __delitem__(self, key: Any) -> None:
         self[key] = {}
@@ -335,8 +344,10 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         return {key: entries.copy() for key, entries in self.changed.copy().items()}
 
     def change(self, cells: Mapping[Any, dict[Any, Any]]) -> None:
-        """Change many entries, or delete those that are ABSENT."""
-        self.changed.update(cells)
+        """Change many entries, or delete those that are ABSENT: all that are to be written of their keys."""
+        for key, entries in cells.items():
+            self.changed_entries += len(entries) - len(self.changed.get(key, ()))
+            self.changed[key] = entries
 
     def pop(self, key: Any, default: Any = None) -> Any:
         """Delete a key's entries. Return them as they were."""
@@ -383,8 +394,9 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         else:
             for key in keys:
                 del self.changed[key]
+        self.changed_entries -= cells
         return cells
 
     def changed_count(self) -> int:
         """Return how many entries are still to be written."""
-        return sum(map(len, self.changed.values()))
+        return self.changed_entries
