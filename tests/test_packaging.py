@@ -66,7 +66,13 @@ def test_every_python_that_is_claimed_is_tested(combinations):
     claimed = [name.removeprefix(prefix) for name in PROJECT["classifiers"] if re.match(prefix + r"\d+\.\d+$", name)]
     assert claimed == VERSIONS["Python"]
     assert PROJECT["requires-python"] == f">={claimed[0]}"
-    assert {each.python for each in combinations} == set(claimed)
+    # The matrix also looks ahead: it tests the next Python where there is one.
+    newest = f"3.{int(claimed[-1].partition('.')[2]) + 1}"
+    assert {each.python for each in combinations} == {*claimed, newest}
+
+
+def test_every_java_that_is_claimed_is_tested(combinations):
+    assert VERSIONS["Java"] == ["17", *[each.java for each in combinations if each.java]]
 
 
 def test_every_pyspark_that_is_claimed_is_tested(combinations):
