@@ -2,6 +2,7 @@
 
 import pytest
 
+from millpond.spark.environment.versions import start_state_stores
 from tests.spark.pysparks_behaviours.operators import ALL, Operator
 from tests.spark.streams import FileStream
 
@@ -10,6 +11,12 @@ from tests.spark.streams import FileStream
 def operator(request):
     """PySpark's operator and ours, in both forms."""
     return Operator(*request.param)
+
+
+@pytest.fixture(autouse=True)
+def state_stores(spark):
+    """Starts what PySpark's own operator lacks in the first batch of a session, before 4.3."""
+    start_state_stores(spark)
 
 
 @pytest.fixture
