@@ -11,6 +11,7 @@ from pathlib import Path
 
 import prices
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from millpond.spark import keyed
@@ -59,7 +60,9 @@ def main(provider):
     writer.option("checkpointLocation", str(FOLDER / "checkpoint")).start().awaitTermination()
     tell(stream=batches, batch=sorted(at_tariff.collect()), master=spark.conf.get("spark.master"))
 
-    stopped = spent.writeStream.outputMode("update").format("noop")
+    timed = events.withColumn("at", F.current_timestamp()).withWatermark("at", "0 seconds")
+    stopped = keyed(timed, "user").transformWithState(Spent(), OUTPUT, "Update", "EventTime")
+    stopped = stopped.writeStream.outputMode("update").format("noop")
     stopped = stopped.option("checkpointLocation", str(FOLDER / "stopped")).start()
     stopped.processAllAvailable()
     stopped.stop()

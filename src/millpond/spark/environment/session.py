@@ -188,8 +188,7 @@ def _check_interpreter(spark: SparkSession) -> None:
     if lack:
         raise OptionError(
             f"Spark's Python workers run {theirs}, this program {sys.executable}: {lack}. "
-            "Set the environment variable PYSPARK_PYTHON to sys.executable before the session is made, or "
-            "make it with millpond.spark.session()."
+            f"Run this before the session is made: export PYSPARK_PYTHON={sys.executable}"
         )
 
 

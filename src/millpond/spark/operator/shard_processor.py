@@ -87,6 +87,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._pickled = b""
         self._initial: list[bytes] = []
         self._waiting: dict[int, list[bytes]] = {}
+        self._firing_ms: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Replace the spec's processor with bytes, which only the process that runs it unpickles.
@@ -145,10 +146,14 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self,
         key: Any,
         timerValues: TimerValues,
-        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
+        expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[Row]:
         """Run a batch without rows because time has passed, or a batch whose rows waited for this call."""
-        return self._run(key[0], iter(self._waiting.pop(key[0], ())), timerValues)
+        self._firing_ms = expiredTimerInfo.getExpiryTimeInMs()
+        try:
+            yield from self._run(key[0], iter(self._waiting.pop(key[0], ())), timerValues)
+        finally:
+            self._firing_ms = None
 
     def _come_back(self, timer_values: TimerValues) -> None:
         """Set a timer, so that Spark calls the shard once more in this batch, after all rows."""
@@ -234,7 +239,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         if self._spec.time_mode == "none":
             return
         for timer in list(self._handle.listTimers()):
-            self._handle.deleteTimer(timer)
+            # PySpark deletes the one that fires, and Spark's log has a warning if that is gone.
+            if timer != self._firing_ms:
+                self._handle.deleteTimer(timer)
         if self._spec.time_mode == "eventtime":
             self._handle.registerTimer(time.watermark_ms + 1)
         elif next_timer_ms >= 0:
