@@ -60,6 +60,22 @@ def test_workers_whose_python_lacks_packages_are_a_problem_if_chosen_and_else_a_
     assert _of("Python of workers", doctor.findings()).level == "warning"
 
 
+def test_the_python_of_workers_in_a_settings_file_is_checked(tmp_path):
+    (tmp_path / "other").write_text("#!/bin/sh\necho no module msgspec >&2\nexit 1\n")
+    (tmp_path / "other").chmod(0o755)
+    settings = tmp_path / "spark-defaults.conf"
+
+    def found(python: object) -> doctor.Finding:
+        settings.write_text(f"spark.pyspark.python {python}\n")
+        return _of("spark.pyspark.python", doctor.findings(doctor.read_settings(settings)))
+
+    broken = found(tmp_path / "other")
+    assert (broken.level, broken.fix) == ("problem", f"spark.pyspark.python {sys.executable}")
+    assert "no module msgspec" in broken.found
+    assert found(sys.executable).level == "ok"
+    assert found("./environment/bin/python").level == "warning"  # an executor may have it
+
+
 def test_a_java_that_only_millponds_session_finds_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     other = tmp_path / "java"

@@ -32,6 +32,7 @@ NEWEST_PYTHON = (3, 13)
 SMALL_DISK_BYTES = 1 << 30
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_WORKERS_KEY = "spark.pyspark.python"
 _OWN_TMPDIR = "make room there, or point TMPDIR at a folder that you can write to"
 
 
@@ -71,6 +72,8 @@ def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
         return
     from millpond.spark.environment.session import SESSION_SETTINGS
 
+    if _WORKERS_KEY in settings:
+        yield _workers_of_settings(settings[_WORKERS_KEY])
     for name, wanted in SESSION_SETTINGS.items():
         value = settings.get(name)
         if value == wanted:
@@ -187,22 +190,29 @@ def _pyspark() -> Iterator[Finding]:
         yield Finding("PySpark", "problem", str(error).partition(" Run: ")[0], _install("spark"))
     else:
         yield Finding("PySpark", "ok", version("pyspark"))
-        yield _workers()
+        yield _workers(os.environ.get("PYSPARK_PYTHON"), f"export PYSPARK_PYTHON={sys.executable}")
 
 
-def _workers() -> Finding:
-    """Check the interpreter of a local session's workers."""
+def _workers(chosen: str | None, fix: str, check: str = "Python of workers") -> Finding:
+    """Check the interpreter of a local session's workers; None if nobody chose one."""
     from millpond.spark.environment.session import lack_of_workers
 
-    chosen = os.environ.get("PYSPARK_PYTHON")
     theirs, lack = lack_of_workers(chosen or "python3")
-    fix = f"export PYSPARK_PYTHON={sys.executable}"
     if not lack:
-        return Finding("Python of workers", "ok", theirs)
+        return Finding(check, "ok", theirs)
     found = f"{theirs}, and this is {sys.executable}: {lack}"
     if chosen:
-        return Finding("Python of workers", "problem", found, fix)
-    return Finding("Python of workers", "warning", f"{found}; millpond.spark.session() takes this one", fix)
+        return Finding(check, "problem", found, fix)
+    return Finding(check, "warning", f"{found}; millpond.spark.session() takes this one", fix)
+
+
+def _workers_of_settings(python: str) -> Finding:
+    """Check the interpreter that settings name. An executor may have one that this machine does not."""
+    if shutil.which(python) is None:
+        found = f"{python} is not on this machine"
+        fix = 'each executor needs it, with pip install "millpond[spark]" run by it'
+        return Finding(_WORKERS_KEY, "warning", found, fix)
+    return _workers(python, f"{_WORKERS_KEY} {sys.executable}", _WORKERS_KEY)
 
 
 def _extras() -> Iterator[Finding]:

@@ -120,7 +120,9 @@ def test_what_is_not_there_is_refused_by_name(streams: dict[str, FileStream], tm
         read_state(spark, location, "coutn")
     with pytest.raises(OptionError, match=r"no version 77: Spark keeps those of the batches 0 to \d"):
         read_state(spark, location, "count", version=77)
-    with pytest.raises(OptionError, match=r"no keyed operator 3; say which with operator=, one of \[0\]"):
+    with pytest.raises(
+        OptionError, match=r"no keyed operator 3; say which with operator=, or --operator of the command, one of \[0\]"
+    ):
         read_state(spark, location, "count", operator=3)
     with pytest.raises(OptionError, match="nowhere is not the checkpoint of a stateful query"):
         read_state(spark, str(tmp_path / "nowhere"), "count")

@@ -49,7 +49,7 @@ def tasks_wait(stages: list[Any]) -> Wait:
     >>> tasks_wait([SparkStageInfo(3, 0, "parquet", 8, 2, 5, 1)])
     Wait(text='stage 3: 5 of 8 tasks done, 2 run, 1 failed', done=5, of=8)
     >>> tasks_wait([SparkStageInfo(3, 0, "parquet", 8, 0, 5, 0)]).text
-    'stage 3: 5 of 8 tasks done, none runs: they wait for free cores'
+    'stage 3: 5 of 8 tasks done, none runs: Spark sends them, or waits for free cores'
     """
     if not stages:
         return Wait("Spark plans, or the driver works")
@@ -57,7 +57,7 @@ def tasks_wait(stages: list[Any]) -> Wait:
     runs, failed = sum(stage.numActiveTasks for stage in stages), sum(stage.numFailedTasks for stage in stages)
     named = ", ".join(str(stage.stageId) for stage in stages)
     text = f"stage {named}: {done:,} of {of:,} tasks done, "
-    text += f"{runs} run" if runs else "none runs: they wait for free cores"
+    text += f"{runs} run" if runs else "none runs: Spark sends them, or waits for free cores"
     return Wait(text + (f", {failed} failed" if failed else ""), done, of)
 
 

@@ -99,7 +99,11 @@ def show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show the contents of STATE in CHECKPOINT, one row for each value, element or entry."""
+    """Show the contents of STATE in CHECKPOINT.
+
+    Of a query the columns are those of `read_state`, with a row for each value, element or entry. Of a harness's
+    checkpoints and of a savepoint they are those of `StateReader`, with a row for each value, list or entry.
+    """
     from millpond.state.checkpoint.stored_state import Asked
 
     asked = Asked(_chosen(state_name, timers=timers), operator, version)

@@ -159,7 +159,8 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
     if operator is None or operator not in ours:
         asked = "several keyed operators" if operator is None else f"no keyed operator {operator}"
         raise OptionError(
-            f"{masked(location)} has {asked}; say which with operator=, one of {sorted(ours)}"
+            f"{masked(location)} has {asked}; say which with operator=, or --operator of the command, "
+            f"one of {sorted(ours)}"
             f"{f' (Spark has others of its own: {described(others)})' if others else ''}."
         )
     return ours[operator]

@@ -151,10 +151,11 @@ class PySparkOperator:
         missing = sorted(with_ttl - ttl_ms.keys())
         if missing:
             example = ", ".join(f"{name!r}: 3_600_000" for name in missing)
+            options = " ".join(f"--ttl {name}=3600000" for name in missing)
             raise OptionError(
                 f"the states {missing} of {self.location} have a time to live. Spark shows when each value expires, "
                 "and not how long it lives. Say it in milliseconds, as the processor declares it: "
-                f"ttl_ms={{{example}}}."
+                f"ttl_ms={{{example}}}, or {options} for the command."
             )
 
     def _declared_state(self, name: str, kind: StateKind, ttl_ms: int | None) -> PySparkState:
@@ -195,7 +196,7 @@ class PySparkOperator:
             raise OptionError(
                 f"time_mode={time_mode!r}: the query in {self.location} has timeouts, and its checkpoint does not tell "
                 "of which time. Say 'EventTime' for GroupStateTimeout.EventTimeTimeout, 'ProcessingTime' for "
-                "GroupStateTimeout.ProcessingTimeTimeout."
+                "GroupStateTimeout.ProcessingTimeTimeout (--time-mode of the command)."
             )
         # Spark fires a timeout once time has passed it, and a timer as soon as time has reached it.
         expiry = (F.col("value.timeoutTimestamp") + 1).alias("expiration_timestamp_ms")
@@ -234,7 +235,8 @@ def _found(spark: SparkSession, location: str, operator: int | None) -> QueryOpe
         )
     asked = "several operators whose state can be imported" if operator is None else f"no such operator {operator}"
     raise OptionError(
-        f"{masked(location)} has {asked}; say which with operator=, one of {described(list(fitting.values()))}"
+        f"{masked(location)} has {asked}; say which with operator=, or --operator of the command, "
+        f"one of {described(list(fitting.values()))}"
         f"{f'. It also has {described(others)}, which cannot be imported' if others else ''}."
     )
 
