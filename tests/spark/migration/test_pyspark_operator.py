@@ -48,7 +48,10 @@ def test_an_operator_that_cannot_be_imported_is_refused_by_name(spark, tmp_path,
 
 def test_of_several_operators_one_must_be_named(spark, tmp_path, monkeypatch):
     found(monkeypatch, *(QueryOperator(at, "applyInPandasWithState", 2, 0, 1, {}) for at in (0, 1)))
-    with pytest.raises(OptionError, match=r"several operators .*operator=, or --operator of the command, one of 0 \(applyInPandasWithState\), 1"):
+    with pytest.raises(
+        OptionError,
+        match=r"several operators .*operator=, or --operator of the command, one of 0 \(applyInPandasWithState\), 1",
+    ):
         import_state(spark, "checkpoint", str(tmp_path / "saved"))
 
 
