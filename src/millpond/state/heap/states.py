@@ -21,7 +21,7 @@ from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
 from millpond.state.heap.hot_path import hot_path
-from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
+from millpond.state.heap.tables import EntryTables, FlatTables, ListTables, drop_if_empty
 from millpond.state.heap.versions import (
     EntryVersion,
     ListVersion,
@@ -312,8 +312,7 @@ class HeapMapState(BoundState):
         if at in entries:
             keep_entry(self._undo, key, at, entries)
             del entries[at]
-            if not entries:
-                del self._table[key]
+            drop_if_empty(self._table, key, entries)
             if self._mutable:
                 self._handed.get(key, {}).pop(at, None)
 

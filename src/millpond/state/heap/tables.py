@@ -292,8 +292,13 @@ def set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
     entries = table.get(key)
     if entries is not None:
         entries.pop(map_key, None)
-        if not entries:
-            del table[key]
+        drop_if_empty(table, key, entries)
+
+
+def drop_if_empty(table: Table, key: Any, entries: Any) -> None:
+    """Drop a key without entries from a live table. A table on disk has none to drop: it holds entries, not keys."""
+    if type(table) is dict and not entries:
+        del table[key]
 
 
 def _add_entries(cells: Cells, key_group: int, table: Table) -> None:
