@@ -179,6 +179,16 @@ def test_a_batch_end_off_the_hour_or_in_the_future_is_refused(spark):
         upload(GROUP_BY, B + HOUR_MS, MemoryStore(), tables={"route": spark.createDataFrame([], SCHEMA)}, clock=now)
 
 
+def test_an_upload_before_the_served_batch_end_is_refused_and_changes_nothing(spark, store):
+    events = spark.createDataFrame([("LGA", 0.0, 1.0, 1, True, B - 2 * DAY_MS)], SCHEMA)
+    info = upload(GROUP_BY, B, store, tables={"route": events}, landing_ms=B, clock=now)
+    datasets = set(store.datasets())
+    with pytest.raises(OptionError, match=f"batch_end_ms {B - DAY_MS} is before {B}, the batch end that is served"):
+        upload(GROUP_BY, B - DAY_MS, store, tables={"route": events}, landing_ms=B + 1, clock=now)
+    assert read_serving_info(store, "route") == info
+    assert set(store.datasets()) == datasets
+
+
 def test_of_two_uploads_at_once_one_is_refused(spark, store):
     events = spark.createDataFrame([("JFK", 0.0, 1.0, 1, True, B - 1)], SCHEMA)
     with leased(store, "route", now), pytest.raises(UnavailableError, match="another upload is running"):
