@@ -239,8 +239,8 @@ class ServingInfos:
         began_ms, number = self._clock(), next(self._reads)
         groups = list(self._groups.values())
         gets = [self.confirm_get(group.name) for group in groups]
-        tiled = [group for group in groups if group.is_tiled]
-        gets += [Get(group.stream_dataset, CLOSING_KEY) for group in tiled]
+        streamed = [group for group in groups if group.has_stream]
+        gets += [Get(group.stream_dataset, CLOSING_KEY) for group in streamed]
         answers: Sequence[list[TimedValue] | UnavailableError] = ()
         try:
             answers = self._store.get_many(gets) if gets else ()
@@ -249,7 +249,7 @@ class ServingInfos:
             self.failures += 1
         self.reads += bool(gets)
         self.gets += len(gets)
-        closing = dict(zip((group.name for group in tiled), answers[len(groups) :], strict=True))
+        closing = dict(zip((group.name for group in streamed), answers[len(groups) :], strict=True))
         for group, rows in zip(groups, answers, strict=False):
             if isinstance(rows, UnavailableError):
                 self._take_failure(group, rows, began_ms)
@@ -303,7 +303,7 @@ class ServingInfos:
                 # Without a closing time absent tiles are gaps: less is cached, and every answer stays right.
                 found = None
                 self.failures += 1
-            closed_ms = NEVER_MS if found is None else found
+            closed_ms = found if found is not None and group.is_tiled else NEVER_MS
         # With a gap the record is not taken as read: it is looked at again until batch and stream meet.
         is_read = True
         if landed is not None and started_ms is not None and landed.batch_end_ms < started_ms:
