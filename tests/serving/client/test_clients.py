@@ -161,6 +161,10 @@ def test_tables_go_and_come_as_arrow(client_of, url):
         (FetchRequest("route", {"origin": "EWR"}), DataError, "carrier"),
         (FetchRequest("route", EWR, 13), DataError, "bad luck"),
         (FetchRequest("route", EWR, features=("no",)), OptionError, "no feature 'no'"),
+        (FetchRequest("route", EWR, features="count"), OptionError, r"such as \['count'\]"),
+        (FetchRequest("route", ("EWR", "UA")), DataError, "keys are .*; expected a mapping"),
+        (FetchRequest(EWR, "route"), DataError, r"requests\[0\].name is {"),
+        (EWR, DataError, r"requests\[0\] is {.*expected a list of FetchRequest"),
         (FetchRequest("typed", ROW | {"a_double": float("nan")}), DataError, "'a_double' is nan"),
     ],
 )

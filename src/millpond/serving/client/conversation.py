@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from millpond.errors import DataError, MillpondError, UnavailableError
+from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
 from millpond.serving.client.address import Address
@@ -24,7 +24,7 @@ from millpond.serving.client.exchange import Answer, request_bytes, request_head
 from millpond.serving.http.json_types import feature_values
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
-from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
+from millpond.serving.messages import FetchRequest, FetchResponse, ValueState, feature_names, refuse_requests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,15 +64,32 @@ class Batch(NamedTuple):
 
 
 def name_of(target: str | GroupBy | Join) -> str:
-    """Return the name of a target."""
-    return target if isinstance(target, str) else target.name
+    """Return the name of a target.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if isinstance(target, str):
+        return target
+    if isinstance(target, GroupBy | Join):
+        return target.name
+    raise OptionError(
+        f"target is {target!r}; expected the name of a GroupBy or Join, or its definition. The target comes first, "
+        "then the keys"
+    )
 
 
 def batches_of(requests: Sequence[FetchRequest]) -> list[Batch]:
-    """Group the requests into as few calls as possible."""
+    """Group the requests into as few calls as possible.
+
+    Raises:
+        DataError: they are no requests.
+    """
     batches: dict[tuple[str, tuple[str, ...] | None, bool], Batch] = {}
     for position, request in enumerate(requests):
-        features = None if request.features is None else tuple(request.features)
+        if not isinstance(request, FetchRequest) or not isinstance(request.name, str):
+            refuse_requests(requests, TypeError(f"requests[{position}] is no request"))
+        features = None if request.features is None else feature_names(request.features)
         key = (request.name, features, request.explain)
         batch = batches.get(key)
         if batch is None:
@@ -218,6 +235,11 @@ def _path(name: str) -> str:
 
 
 def _item(request: FetchRequest) -> dict[str, Any]:
+    if not isinstance(request.keys, Mapping):
+        raise DataError(
+            f"{request.name!r}: keys are {request.keys!r}; expected a mapping from names to values, such as "
+            '{"user_id": 3}'
+        )
     item: dict[str, Any] = {"keys": request.keys}
     _refuse_infinite(request.keys)
     if request.at is not None:
