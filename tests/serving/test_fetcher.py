@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from datetime import UTC, datetime
+from http.client import HTTPConnection
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +26,7 @@ from millpond.features import (
 from millpond.features.cells.sets_and_maps import MAX_DISTINCT
 from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.kv import Get, MemoryStore, Put
-from millpond.serving import Fetcher, FetchRequest
+from millpond.serving import FetchClient, Fetcher, FetchRequest, http_app, running_server
 
 from .world import (
     AIRCRAFT,
@@ -158,6 +159,11 @@ def test_a_time_before_the_batch_end_is_refused(fetcher):
     assert set(answer.states.values()) == {"unavailable"}
 
 
+def test_a_time_in_seconds_is_told_so(fetcher):
+    problem = fetcher.fetch("route", EWR, NOON_MS // 1000).errors["route"]
+    assert problem.endswith("This looks like seconds: multiply it by 1000.")
+
+
 def test_a_batch_too_old_for_a_window_is_refused_or_flagged(world):
     late_ms = BATCH_END_MS + 3 * DAY_MS
     refused = Fetcher(world[0], PLANS).fetch("route", EWR, late_ms)
@@ -193,6 +199,9 @@ def test_a_batch_too_old_for_a_window_is_refused_or_flagged(world):
         (lambda fetcher: fetcher.fetch("route", EWR, features="count_1h"), OptionError, r"such as \['count_1h'\]"),
         (lambda fetcher: fetcher.fetch_many([FetchRequest("route", EWR, features="count_1h")]), OptionError, "such as"),
         (lambda fetcher: fetcher.prepare("route", "count_1h"), OptionError, "features is 'count_1h'; expected a list"),
+        (lambda fetcher: fetcher.fetch("route", EWR, features=7), OptionError, "features is 7; expected a list of na"),
+        (lambda fetcher: fetcher.fetch("route", EWR, context=7), DataError, "context is 7; expected a mapping"),
+        (lambda fetcher: fetcher.fetch_table("route", [EWR]), DataError, "type list; expected a pyarrow.Tabl"),
         (lambda fetcher: fetcher.fetch("route", EWR, 1.5), DataError, "at is 1.5"),
         (lambda fetcher: fetcher.fetch("route", EWR, True), DataError, "at is True"),
         (lambda fetcher: fetcher.fetch("route", EWR, datetime(2026, 1, 1, tzinfo=UTC)), DataError, "timestamp"),
@@ -540,3 +549,21 @@ def test_a_child_that_is_forked_while_a_refresh_is_under_way_refreshes_for_itsel
     assert os.read(reader, 1) == b"y"
     os.close(reader)
     os.close(writer)
+
+
+def test_a_time_in_microseconds_is_refused_over_http_in_json_and_arrow(world):
+    keys = pa.table({name: [value] for name, value in EWR.items()})
+    with (
+        Fetcher(world[0], PLANS, now=lambda: NOON_MS) as fetcher,
+        running_server(http_app(fetcher)) as url,
+        FetchClient(url) as client,
+    ):
+        with pytest.raises(DataError, match=r"at is 17592186044416, beyond the year 2499.*microseconds"):
+            client.fetch_table("route", keys.append_column("at", pa.array([1 << 44])))
+        body = msgspec.json.encode({"requests": [{"keys": EWR, "at": 1 << 44}]})
+        connection = HTTPConnection(url.removeprefix("http://"))
+        connection.request("POST", "/v1/fetch/route", body, {"content-type": "application/json"})
+        refused = connection.getresponse()
+        assert refused.status == 400
+        assert b"microseconds" in refused.read()
+        connection.close()

@@ -103,11 +103,21 @@ def feature_names(features: Sequence[str]) -> tuple[str, ...]:
     """Return the names of wanted features as a tuple.
 
     Raises:
-        OptionError: they are one text, whose letters would be taken for names.
+        OptionError: they are one text, whose letters would be taken for names, or no sequence.
     """
     if isinstance(features, str):
         raise OptionError(f"features is {features!r}; expected a list of names, such as [{features!r}]")
-    return tuple(features)
+    try:
+        return tuple(features)
+    except TypeError as cause:
+        raise OptionError(f"features is {features!r}; expected a list of names, or None for all") from cause
+
+
+def refused_context(name: str, context: object) -> DataError:
+    """Return the error for a context that is no mapping."""
+    return DataError(
+        f"{name!r}: context is {context!r}; expected a mapping from names to values, such as {{'amount': 9.5}}"
+    )
 
 
 def refuse_requests(requests: object, cause: Exception) -> NoReturn:

@@ -16,7 +16,7 @@ from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
 from millpond.features.types import DataType, parse_type
 from millpond.serving.groups.served_group import ServedGroup
-from millpond.serving.messages import Target
+from millpond.serving.messages import Target, refused_context
 from millpond.serving.reads.plain_reader import PlainReader
 from millpond.serving.reads.short_read import ShortReader
 from millpond.suggestions import did_you_mean, hint
@@ -209,6 +209,8 @@ class Prepared:
             DataError: a field is missing, unknown, or not of its declared type; the error names it.
         """
         given = context or {}
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise refused_context(self.target.name, given)
         for name in given:
             if name not in self.known_context:
                 raise DataError(f"{self.target.name!r} has no context field {name!r}; {hint(name, self.known_context)}")

@@ -19,12 +19,21 @@ import msgspec
 from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
+from millpond.features.stored.rows import MAX_QUERY_MS
+from millpond.serving.answers.query_times import refused_time
 from millpond.serving.client.address import Address
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
 from millpond.serving.http.json_types import feature_values
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
-from millpond.serving.messages import FetchRequest, FetchResponse, ValueState, feature_names, refuse_requests
+from millpond.serving.messages import (
+    FetchRequest,
+    FetchResponse,
+    ValueState,
+    feature_names,
+    refuse_requests,
+    refused_context,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,7 +146,7 @@ class Conversation:
         """Return the call that fetches a table of keys."""
         import pyarrow as pa
 
-        query = "" if features is None else "?features=" + quote(",".join(features))
+        query = "" if features is None else "?features=" + quote(",".join(feature_names(features)))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -243,7 +252,11 @@ def _item(request: FetchRequest) -> dict[str, Any]:
     item: dict[str, Any] = {"keys": request.keys}
     _refuse_infinite(request.keys)
     if request.at is not None:
+        if type(request.at) is not int or request.at >= MAX_QUERY_MS:
+            raise refused_time(request.name, request.at)
         item["at"] = request.at
+    if request.context is not None and not isinstance(request.context, Mapping):
+        raise refused_context(request.name, request.context)
     if request.context:
         _refuse_infinite(request.context)
         item["context"] = request.context
