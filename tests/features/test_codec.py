@@ -107,7 +107,7 @@ def test_a_key_is_the_same_bytes_by_name_in_order_and_in_columns(type_, values):
     alone = KeyCodec("route", (Field("one", type_),))
     assert alone.encode_columns([values]) == [alone.encode({"one": value}) for value in values]
     assert codec.encode_many([{"two": 7, "one": value} for value in values]) == in_order
-    assert codec.encode_many([(value, 7) for value in values]) == in_order
+    assert [codec.encode_named({"two": 7, "one": value}) for value in values] == in_order
     with pytest.raises(DataError, match="'two'"):
         codec.encode_columns([values, ["x"] * len(values)])
     with pytest.raises(DataError, match="'two'"):
@@ -141,7 +141,7 @@ def test_a_wrong_long_among_many_is_refused_as_it_is_alone(wrong):
 def test_a_wrong_key_among_many_is_refused_as_it_is_alone(wrong):
     codec = KeyCodec("route", (Field("one", "string"),))
     with pytest.raises(DataError) as alone:
-        codec.encode(wrong)
+        codec.encode_named(wrong)
     with pytest.raises(DataError) as among_many:
         codec.encode_many([{"one": "EWR"}, wrong])
     assert str(among_many.value) == str(alone.value)

@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.features import DAY_MS, HOUR_MS, SERVING_INFO_DATASET
-from millpond.kv import Put
+from millpond.kv import Put, open_store
 from millpond.serving import Fetcher
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.groups.serving_info import ServingInfos
@@ -288,3 +288,11 @@ def test_a_fetch_over_a_gap_gets_no_value_and_the_reason():
     answer = Fetcher(store, [ROUTE_PLAN.group_by], clock=lambda: NOON_MS).fetch("route", EWR, at=NOON_MS)
     assert answer.features == {}
     assert "those between the two are in neither" in str(answer.errors)
+
+
+def test_a_batch_that_is_missing_is_told_with_the_store_that_lacks_it(tmp_path):
+    with open_store(f"lmdb://{tmp_path / 'typo'}") as store, Fetcher(store, [ROUTE_PLAN]) as fetcher:
+        errors = fetcher.fetch("route", EWR, NOON_MS).errors
+        expected = f"no batch has been uploaded to LmdbStore({str(tmp_path / 'typo')!r}). Run its upload first."
+        assert errors == {"route": f"GroupBy 'route': {expected}"}
+    assert "uploaded to the store. Run" in Fetcher(WatchedStore(), [ROUTE_PLAN]).fetch("route", EWR).errors["route"]

@@ -1,4 +1,5 @@
 import random
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql.functions import lit, timestamp_millis
@@ -244,6 +245,22 @@ def test_rows_without_key_or_time_are_left_out_and_counted(spark, store):
     assert served(store, ("JFK", 0.0), B)["count_1h"] == 1
     counted = {name: recorder.total(f"millpond_upload_{name}_total", name="route") for name in COUNTERS}
     assert counted == {"rows": 1, "events": 3, "events_without_key": 1, "events_without_time": 1}
+
+
+@pytest.mark.parametrize("hop_table", [False, True])
+def test_events_in_seconds_are_warned_of(spark, store, tmp_path, caplog, hop_table):
+    rows = [("JFK", 0.0, 1.0, 1, True, (B - HOUR_MS * hour) // 1000) for hour in (1, 2)]
+    options = {"hop_table": tmp_path / "hops"} if hop_table else {}
+    upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now, **options)
+    latest = datetime.fromtimestamp((B - HOUR_MS) / 10**6, UTC)
+    assert f"GroupBy 'route': the latest of 2 rows is of {latest:%Y-%m-%dT%H:%M}" in caplog.text
+    assert "If its times are in seconds, multiply them by 1000" in caplog.text
+
+
+def test_a_batch_with_one_event_of_today_is_not_warned_of(spark, store, caplog):
+    rows = [("JFK", 0.0, 1.0, 1, True, at) for at in (5, B - 1)]
+    upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now)
+    assert caplog.text == ""
 
 
 COUNTERS = ("rows", "events", "events_without_key", "events_without_time")

@@ -36,6 +36,11 @@ _HALF = _LAYER_WIDTH >> 1
 MARKER_ADDRESS = _HALF - 1
 """The time of the amendment marker of a key."""
 
+MAX_QUERY_MS = 16_725_225_600_000
+"""The end of what may be asked for, excluded: the year 2500. A range of tiles up to a query, rounded up to whole tiles,
+ends well before the marker.
+"""
+
 
 def batch_dataset(group_by: str, batch_end_ms: int, landing_ms: int) -> str:
     """Return the name of the dataset of one batch.

@@ -288,7 +288,7 @@ class ServingInfos:
         if before.is_read and before.raw == raw:
             landed, problem = before.landed, before.problem
         else:
-            landed, problem = _landed(group.plan, raw)
+            landed, problem = _landed(group.plan, raw, self._store)
             # After an outage the same batch must be the same object: cached rows are compared by identity.
             known = self._out_of_reach.pop(group.name, None)
             if known is not None and landed is not None and known.info == landed.info:
@@ -341,10 +341,15 @@ def _gap(name: str, batch_end_ms: int, started_ms: int) -> str:
     )
 
 
-def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, str | None]:
+def _shown(store: KVStore) -> str:
+    """Return a store as its own text names it, without secrets; one without such a text is just the store."""
+    return "the store" if type(store).__repr__ is object.__repr__ else repr(store)
+
+
+def _landed(plan: GroupByPlan, raw: bytes | None, store: KVStore) -> tuple[LandedBatch | None, str | None]:
     """Decode a record: return the batch that it points to, or why that batch cannot be served."""
     if raw is None:
-        return None, f"GroupBy {plan.name!r}: no batch has been uploaded. Run its upload first."
+        return None, f"GroupBy {plan.name!r}: no batch has been uploaded to {_shown(store)}. Run its upload first."
     try:
         info = ServingInfo.decode(raw)
     except CorruptionError as error:

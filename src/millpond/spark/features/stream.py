@@ -37,7 +37,7 @@ from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.features.columns import TIME, input_names, key_names
-from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
+from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows, streams_of
 from millpond.spark.features.tiles.combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
 from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS, TileProcessor
 from millpond.spark.features.tiles.rows import TILE_SCHEMA
@@ -186,12 +186,22 @@ def _combined(
     return keyed_map(timed, combine, _combined_schema(timed), "slot")
 
 
-def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
-    if plan.group_by.accuracy != "temporal":
+def check_streamable(group_by: GroupBy) -> None:
+    """Raise if a GroupBy cannot be streamed. It needs no session.
+
+    Raises:
+        OptionError: the GroupBy is a snapshot, or a source has no stream.
+    """
+    if group_by.accuracy != "temporal":
         raise OptionError(
-            f'GroupBy {plan.name!r}: it is of accuracy "snapshot", so only its upload is served; there is nothing to '
-            'stream. Say accuracy="temporal" to follow events up to the query.'
+            f'GroupBy {group_by.name!r}: it is of accuracy "snapshot", so only its upload is served; there is nothing '
+            'to stream. Say accuracy="temporal" to follow events up to the query.'
         )
+    streams_of(group_by)
+
+
+def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
+    check_streamable(plan.group_by)
     check_batch_end(start_ms, plan.tile_ms)
     if type(lateness_ms) is not int or lateness_ms < 0:
         raise OptionError(

@@ -50,10 +50,12 @@ from millpond.spark.features.upload_lease import leased
 
 _OUTCOME = (
     "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, "
-    "problem string, table_files array<string>"
+    "latest_ms bigint, problem string, table_files array<string>"
 )
 _CHECKSUM_BITS = 63
 _RETIRED_FORMAT = 1
+_SEVENTIES_END_MS = 315_532_800_000
+"""The start of 1980."""
 
 _log = logging.getLogger(__name__)
 
@@ -153,6 +155,7 @@ def upload(
         elif table is not None and change is not None:
             change = settled
         counts = _summed(plan, outcomes)
+        _warn_of_seconds(plan, batch_end_ms, counts, outcomes)
         info = ServingInfo(
             group_by=plan.name,
             definition_hash=plan.definition_hash,
@@ -289,8 +292,9 @@ def _writer(
             store.bulk_put(dataset, puts())
         except DataError as error:
             problem = str(error)
-        counts = (rows, written, checksum, events.events, events.without_key, events.without_time, problem)
-        outcome = dict(zip(_OUTCOME_NAMES, (*counts, () if attempt is None else attempt.files), strict=True))
+        counts = (rows, written, checksum, events.events, events.without_key, events.without_time, events.latest_ms)
+        files = () if attempt is None else attempt.files
+        outcome = dict(zip(_OUTCOME_NAMES, (*counts, problem, files), strict=True))
         yield pa.RecordBatch.from_pylist([outcome], schema=_OUTCOME_SCHEMA)
 
     return write
@@ -317,6 +321,20 @@ def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:
             counts.without_time,
         )
     return counts
+
+
+def _warn_of_seconds(plan: GroupByPlan, batch_end_ms: int, counts: UploadCounts, outcomes: list[Row]) -> None:
+    """Warn if the events of a batch of today are all of the seventies, as times in seconds are."""
+    latest_ms = max((row.latest_ms for row in outcomes if row.latest_ms is not None), default=None)
+    if latest_ms is not None and 0 <= latest_ms < _SEVENTIES_END_MS <= batch_end_ms:
+        _log.warning(
+            "GroupBy %r: the latest of %d rows is of %s UTC, and %d keys were written. If its times are in seconds, "
+            "multiply them by 1000: expected are milliseconds since 1970 UTC",
+            plan.name,
+            counts.events,
+            np.datetime64(latest_ms, "ms"),
+            counts.rows,
+        )
 
 
 def _tell(recorder: Recorder, name: str, counts: UploadCounts, seconds: float) -> None:
