@@ -151,7 +151,13 @@ def _run(each: Combination, *, smoke: bool) -> str:
         print("\n".join(lines[-60:]))
     result = "FAILED" if ran.returncode else "passed"
     versions = _versions(python) + (f", Java {each.java}" if each.java else "")
-    return f"{result} in {time.monotonic() - started:.0f} s ({versions}): {lines[-1] if lines else ''}"
+    return f"{result} in {time.monotonic() - started:.0f} s ({versions}): {_summary(lines)}"
+
+
+def _summary(lines: list[str]) -> str:
+    """Return pytest's last line: what a library prints at the end of the process may come after it."""
+    counted = [line for line in lines if re.search(r"\d+ passed|\d+ failed|no tests ran", line)]
+    return (counted or lines or [""])[-1]
 
 
 def _environ() -> dict[str, str]:

@@ -53,18 +53,29 @@ def refused(spark, monkeypatch):
     """Runs a command that is refused, and gives why."""
     monkeypatch.setattr("millpond.spark.session", lambda *_, **__: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    return _refusal
 
-    def refused(*arguments):
-        ran = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-        if isinstance(ran.exception, SystemExit):
-            # Click's own: an option that is missing or malformed.
-            assert ran.exit_code == 2
-            return ran.output
-        # What `main` prints as one line, with exit code 2.
-        assert isinstance(ran.exception, MillpondError), ran.exception
-        return str(ran.exception)
 
-    return refused
+@pytest.fixture
+def refused_without_spark(monkeypatch):
+    """Runs a command that is refused before it makes a session, and gives why."""
+
+    def session(*_, **__):
+        raise AssertionError("a session was made")
+
+    monkeypatch.setattr("millpond.spark.session", session)
+    return _refusal
+
+
+def _refusal(*arguments):
+    ran = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    if isinstance(ran.exception, SystemExit):
+        # Click's own: an option that is missing or malformed.
+        assert ran.exit_code == 2
+        return ran.output
+    # What `main` prints as one line, with exit code 2.
+    assert isinstance(ran.exception, MillpondError), ran.exception
+    return str(ran.exception)
 
 
 @pytest.fixture

@@ -57,3 +57,16 @@ def test_two_definitions_of_one_name_are_refused(file_of):
     other = ROUTE.replace("1h", "2h")
     with pytest.raises(OptionError, match="GroupBy 'route' is defined twice"):
         load_definitions([file_of("first.py", ROUTE), file_of("second.py", other)])
+
+
+def test_the_tables_of_definitions_are_those_of_all_their_sources(file_of):
+    code = """
+from millpond.features import EntitySource, EventSource, Field, GroupBy, Join, JoinPart, JoinSource
+def of(name, *sources):
+    return GroupBy(name, (Field("k", "long"),), (Field("v", "long"),), accuracy="snapshot", sources=sources)
+left = EventSource("asked", stream="asked_now")
+chained = of("chained", JoinSource(Join("inner", (JoinPart(of("own_name")),), left=left)))
+outer = Join("outer", (JoinPart(of("listed", EntitySource("rows", "changes", "changes_now"))),))
+"""
+    tables = load_definitions([file_of("tables.py", code)]).tables
+    assert tables == {"asked", "asked_now", "own_name", "rows", "changes", "changes_now"}

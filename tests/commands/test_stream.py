@@ -46,3 +46,15 @@ def test_what_cannot_be_streamed_is_refused_by_name(refused, options, files, cha
     told = refused("stream", *asked, *changed)
     assert all(one in told for one in named), told
     assert "--checkpoint" in refused("stream", *options, "--store", "memory://")
+
+
+def test_what_has_no_stream_is_refused_before_spark_starts(refused_without_spark, tmp_path):
+    (tmp_path / "names.py").write_text(
+        "from millpond.features import Aggregation, EventSource, Field, GroupBy\n"
+        "both = {'keys': (Field('k', 'long'),), 'aggregations': (Aggregation('count'),)}\n"
+        "slow = GroupBy('slow', **both, accuracy='snapshot')\n"
+        "still = GroupBy('still', **both, sources=(EventSource('past'),))\n"
+    )
+    asked = ("stream", tmp_path / "names.py", "--store", "memory://", "--checkpoint", tmp_path / "checkpoint")
+    assert 'it is of accuracy "snapshot"' in refused_without_spark(*asked, "--name", "slow")
+    assert "its source 'past' has no stream" in refused_without_spark(*asked, "--name", "still")

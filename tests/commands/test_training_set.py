@@ -86,3 +86,14 @@ def test_what_cannot_be_computed_is_refused_by_name(refused, of_flight, queries,
     told = refused("training-set", *of_flight, "--queries", queries, *changed)
     assert all(one in told for one in named), told
     assert not (files / "out").exists()
+
+
+def test_an_output_that_is_there_is_refused_before_spark_starts(refused_without_spark, of_flight, files):
+    for output in (str(files / "events"), f"file://{files / 'events'}"):
+        told = refused_without_spark("training-set", *of_flight, "--queries", "/nowhere", "--output", output)
+        assert told == f"--output {output!r} is there already; give a new folder, or remove it"
+
+
+def test_a_table_that_no_source_reads_is_refused_before_spark_starts(refused_without_spark, of_flight):
+    told = refused_without_spark("training-set", *of_flight, "--queries", "/nowhere", "--table", "fleat=/x")
+    assert told == "--table fleat=/x: no source reads a table 'fleat'; did you mean 'fleet'?"

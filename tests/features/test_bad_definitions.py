@@ -129,3 +129,19 @@ def test_a_value_that_is_not_of_its_columns_type_is_refused_by_name(value):
 def test_a_key_of_the_wrong_type_or_width_is_refused_by_name(key):
     with pytest.raises(DataError, match=r"'spent'.*'user'"):
         compile_group_by(spent()).encode_key(key)
+
+
+def test_a_group_by_that_is_twice_in_a_join_is_told_how_its_parts_are_told_apart():
+    with pytest.raises(
+        OptionError, match=r"'spent_price_sum_1h' is declared twice; .*JoinPart\(\.\.\., prefix=\.\.\.\)"
+    ):
+        Join("j", (JoinPart(spent()), JoinPart(spent(), key_mapping={"payer": "user"})))
+    with pytest.raises(OptionError, match="feature 'spent_price_sum_1h' is declared twice; drop or rename one"):
+        Join("j", (JoinPart(spent()),), context=(Field("spent_price_sum_1h", "double"),))
+
+
+def test_a_key_mapping_that_is_reversed_is_told_so():
+    with pytest.raises(OptionError, match=r"to a key of the GroupBy: write {'payer': 'user'}"):
+        JoinPart(spent(), key_mapping={"user": "payer"})
+    with pytest.raises(OptionError, match="did you mean 'user'"):
+        JoinPart(spent(), key_mapping={"payer": "usr"})

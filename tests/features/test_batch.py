@@ -1,3 +1,5 @@
+from datetime import UTC, date, datetime
+
 import pytest
 
 from millpond.errors import OptionError
@@ -57,4 +59,19 @@ def test_a_batch_ends_at_midnight(wrong):
 def test_a_batch_of_small_tiles_ends_at_a_full_hour(wrong):
     check_batch_end(7 * HOUR_MS, MINUTE_MS)
     with pytest.raises(OptionError, match="full hour"):
+        check_batch_end(wrong, 5 * MINUTE_MS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mend"),
+    [
+        (1_795_651_200, "looks like seconds: multiply it by 1000"),
+        (datetime(2026, 11, 27, tzinfo=UTC), r"expected an int: pass int\(moment.timestamp\(\) \* 1000\)"),
+        (date(2026, 11, 27), r"expected an int: pass int\(datetime\(2026, 1, 31, tzinfo=UTC\).timestamp\(\) \* 1000\)"),
+        ("2026-11-27", r"expected an int: pass int\(datetime\("),
+        (1_795_651_200_001, "the one before it is 1795651200000"),
+    ],
+)
+def test_a_batch_end_in_another_unit_or_type_is_refused_with_how_to_write_it(wrong, mend):
+    with pytest.raises(OptionError, match=mend):
         check_batch_end(wrong, 5 * MINUTE_MS)

@@ -12,6 +12,7 @@ from millpond.errors import CorruptionError, DataError
 from millpond.features import (
     Aggregation,
     ClosingTime,
+    EventSource,
     Field,
     GroupBy,
     Tile,
@@ -21,6 +22,7 @@ from millpond.features import (
 )
 from millpond.features.partial_ir import UNKNOWN
 from millpond.features.stored.key_codec import KeyCodec
+from millpond.features.stored.rows import stream_start
 from millpond.features.stored.value_header import with_header
 from tests.features.oracle import DAY, HOUR
 from tests.features.test_plan import EVENTS, KEY, MARK, PLAN, B, collected, tiles_of
@@ -105,7 +107,7 @@ def test_a_key_is_the_same_bytes_by_name_in_order_and_in_columns(type_, values):
     alone = KeyCodec("route", (Field("one", type_),))
     assert alone.encode_columns([values]) == [alone.encode({"one": value}) for value in values]
     assert codec.encode_many([{"two": 7, "one": value} for value in values]) == in_order
-    assert codec.encode_many([(value, 7) for value in values]) == in_order
+    assert [codec.encode_named({"two": 7, "one": value}) for value in values] == in_order
     with pytest.raises(DataError, match="'two'"):
         codec.encode_columns([values, ["x"] * len(values)])
     with pytest.raises(DataError, match="'two'"):
@@ -139,7 +141,7 @@ def test_a_wrong_long_among_many_is_refused_as_it_is_alone(wrong):
 def test_a_wrong_key_among_many_is_refused_as_it_is_alone(wrong):
     codec = KeyCodec("route", (Field("one", "string"),))
     with pytest.raises(DataError) as alone:
-        codec.encode(wrong)
+        codec.encode_named(wrong)
     with pytest.raises(DataError) as among_many:
         codec.encode_many([{"one": "EWR"}, wrong])
     assert str(among_many.value) == str(alone.value)
@@ -244,6 +246,12 @@ def plan_of(*aggregations, inputs=INPUTS, keys=KEYS, tiled=True):
     return compile_group_by(GroupBy("g", keys, inputs, aggregations, tiled=tiled))
 
 
+def from_source(table="t", **rules):
+    source = EventSource(table, **rules)
+    aggregations = (Aggregation("count", windows=("1h", "7d")), Aggregation("sum", "x", ("1h",)))
+    return compile_group_by(GroupBy("g", KEYS, INPUTS, aggregations, sources=(source,)))
+
+
 FEW = plan_of(Aggregation("count", windows=("1h", "7d")), Aggregation("sum", "x", ("1h",)))
 MORE = plan_of(
     Aggregation("max", "n", ("7d",)), Aggregation("sum", "x", ("1h",)), Aggregation("count", windows=("1h", "7d"))
@@ -272,8 +280,30 @@ MORE = plan_of(
             False,
             False,
         ),
+        (from_source(), True, True),
+        (from_source(selects={"k": "k", "x": "x", "n": "n"}), True, True),
+        (from_source(selects={"k": "k", "x": "2 * x", "n": "n"}), True, False),
+        (from_source(selects={"k": "lower(k)", "x": "x", "n": "n"}), False, False),
+        (from_source(selects={"k": "k", "x": "x", "n": "n", "time_ms": "unix_millis(ts)"}), False, False),
+        (from_source(wheres=("x > 0",)), False, False),
+        (from_source(table="renamed"), True, True),
     ],
-    ids=["nothing", "added cells", "one more window", "fewer cells", "smaller tiles", "another key", "untiled"],
+    ids=[
+        "nothing",
+        "added cells",
+        "one more window",
+        "fewer cells",
+        "smaller tiles",
+        "another key",
+        "untiled",
+        "a source",
+        "columns as they are",
+        "an input from another expression",
+        "a key from another expression",
+        "another time",
+        "another condition",
+        "another table",
+    ],
 )
 def test_a_change_of_definition_costs_a_generation_only_where_tiles_change(changed, same_generation, same_batch_form):
     assert (changed.generation == FEW.generation) == same_generation
@@ -289,6 +319,16 @@ def test_a_tile_with_fewer_cells_is_read_and_what_it_lacks_is_unknown():
     assert MORE.finish(B + 2 * MARK, B, None, [read, new]) == {"x_sum_1h": 0.75, "count_1h": 2, "count_7d": 2}
     # Where no window reaches the old tile any more, its lack is gone.
     assert MORE.finish(B + 2 * DAY, B, None, [new])["n_max_7d"] == 9
+
+
+def test_a_tile_of_another_expression_is_unknown_and_those_of_other_inputs_are_not():
+    plain, doubled = from_source(), from_source(selects={"k": "k", "x": "2 * x", "n": "n"})
+    key = plain.encode_key(["a"])
+    tile = plain.encode_tile(key, Tile(B, MARK, ir=plain.collect([B], [(0.5, 7)])))
+    read = doubled.decode_tile(key, tile).ir
+    known = {cell.id for cell, value in zip(doubled.tile_cells.cells, read, strict=True) if value is not UNKNOWN}
+    assert known == {cell.id for cell in doubled.tile_cells.cells if "x" not in cell.id} != set()
+    assert {cell.id for cell in plain.tile_cells.cells} & known == known
 
 
 def test_a_merged_tile_with_unknown_cells_survives_its_bytes():
@@ -367,6 +407,7 @@ def golden_values():
         "tile_v2.bin": plan.encode_tile(key, golden_tile(plan)),
         "marker_v1.bin": encode_marker(key, 3),
         "closing_time_v1.bin": encode_closing_time(ClosingTime(1, 2, B)),
+        "closing_time_started_v1.bin": encode_closing_time(ClosingTime(1, 2, B, started_ms=B - DAY)),
     }
 
 
@@ -382,6 +423,11 @@ def test_every_golden_value_still_reads(version):
     batch = plan.decode_batch(key, (GOLDEN / f"batch_v{version}.bin").read_bytes())
     assert batch == plan.batch_ir(GOLDEN_EVENTS, B)
     assert plan.decode_tile(key, (GOLDEN / f"tile_v{version}.bin").read_bytes()) == golden_tile(plan)
+
+
+def test_a_closing_time_reads_with_and_without_the_start_of_its_stream():
+    older, newer = ((GOLDEN / f"closing_time{part}_v1.bin").read_bytes() for part in ("", "_started"))
+    assert (stream_start([older]), stream_start([newer]), stream_start([older, newer])) == (None, B - DAY, None)
 
 
 @pytest.mark.parametrize("name", ["batch_v1.bin", "tile_v1.bin"])

@@ -44,7 +44,13 @@ def test_a_budget_gives_each_its_share_and_says_so(caplog):
     found = bounds(enable_fetcher_caching=True, fetcher_cache_size={"route": "100MB"}, cache_budget="100MB")
     assert found["route"].batch.max_bytes == 40_000_000
     assert found["route"].tiles.max_bytes == found["aircraft"].tiles.max_bytes == 20_000_000
-    assert "40 %" in caplog.text
+    assert "each gets 40 % of" in caplog.text
+
+
+@pytest.mark.parametrize(("budget", "share"), [("1MB", "0.5 %"), ("199900KB", "100 %"), ("20KB", "0.01 %")])
+def test_a_share_is_told_with_a_digit_that_is_not_0(caplog, budget, share):
+    bounds(enable_fetcher_caching=True, cache_budget=budget)
+    assert f"each gets {share} of" in caplog.text
 
 
 @pytest.mark.parametrize("size", ["50 M", "-1", "many", True, 1.5])

@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import UnavailableError
 from millpond.features import DAY_MS, HOUR_MS, SERVING_INFO_DATASET
-from millpond.kv import Put
+from millpond.kv import Put, open_store
 from millpond.serving import Fetcher
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.groups.serving_info import ServingInfos
@@ -251,3 +251,48 @@ def test_an_event_loop_reads_in_the_background_also_if_every_fetch_must_wait_for
     assert asyncio.run(ensure()) == (0, 1)
     infos.ensure()
     assert (len(known.store.asked), known.later.work) == (2, [])
+
+
+def test_a_gap_between_batch_and_stream_is_told_until_they_meet():
+    known = Known()
+    stream = Stream(known.store, ROUTE_PLAN)
+    before = known.group.served.landed
+    stream.publish(BATCH_END_MS + HOUR_MS, started_ms=BATCH_END_MS + HOUR_MS)
+    known.infos.refresh()
+    assert known.group.served.landed is None
+    assert f"its batch ends at {BATCH_END_MS} and its stream has events from {BATCH_END_MS + HOUR_MS} on" in (
+        known.group.served.problem
+    )
+    # A request that asks only for the record is told the same.
+    (rows,) = known.store.get_many([known.infos.confirm_get("route")])
+    assert known.infos.learn(known.group, rows).landed is None
+    stream.publish(BATCH_END_MS + 2 * HOUR_MS, started_ms=BATCH_END_MS)
+    known.infos.refresh()
+    assert known.group.served.landed is before
+    assert known.group.served.problem is None
+
+
+def test_a_later_batch_closes_the_gap():
+    known = Known()
+    Stream(known.store, ROUTE_PLAN).publish(BATCH_END_MS + HOUR_MS, started_ms=BATCH_END_MS + HOUR_MS)
+    known.infos.refresh()
+    upload(known.store, ROUTE_PLAN, {}, BATCH_END_MS + HOUR_MS, landing_ms=2)
+    known.infos.refresh()
+    assert (known.landing_ms, known.group.served.problem) == (2, None)
+
+
+def test_a_fetch_over_a_gap_gets_no_value_and_the_reason():
+    store = WatchedStore()
+    upload(store, ROUTE_PLAN, {})
+    Stream(store, ROUTE_PLAN).publish(BATCH_END_MS + HOUR_MS, started_ms=BATCH_END_MS + HOUR_MS)
+    answer = Fetcher(store, [ROUTE_PLAN.group_by], clock=lambda: NOON_MS).fetch("route", EWR, at=NOON_MS)
+    assert answer.features == {}
+    assert "those between the two are in neither" in str(answer.errors)
+
+
+def test_a_batch_that_is_missing_is_told_with_the_store_that_lacks_it(tmp_path):
+    with open_store(f"lmdb://{tmp_path / 'typo'}") as store, Fetcher(store, [ROUTE_PLAN]) as fetcher:
+        errors = fetcher.fetch("route", EWR, NOON_MS).errors
+        expected = f"no batch has been uploaded to LmdbStore({str(tmp_path / 'typo')!r}). Run its upload first."
+        assert errors == {"route": f"GroupBy 'route': {expected}"}
+    assert "uploaded to the store. Run" in Fetcher(WatchedStore(), [ROUTE_PLAN]).fetch("route", EWR).errors["route"]

@@ -179,10 +179,10 @@ class Stream:
             starts = {time_ms // tile_ms * tile_ms for time_ms, _ in events}
             self.store.put_many(self.dataset, [self._put(encoded, 0, start) for start in starts])
 
-    def publish(self, closed_ms):
+    def publish(self, closed_ms, started_ms=None):
         """Write a closing time."""
         self.published_ms = closed_ms
-        row = Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, closed_ms)), 0)
+        row = Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, closed_ms, started_ms)), 0)
         self.store.put_many(self.dataset, [row])
 
     def _put(self, encoded, layer, begin):

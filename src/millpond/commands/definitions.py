@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from millpond.errors import OptionError
 from millpond.features import GroupBy, Join
+from millpond.features.definitions import EntitySource, EventSource, JoinSource
 
 _Definition = TypeVar("_Definition", GroupBy, Join)
 
@@ -23,6 +24,16 @@ class Definitions(NamedTuple):
 
     group_bys: tuple[GroupBy, ...]
     joins: tuple[Join, ...]
+
+    @property
+    def tables(self) -> set[str]:
+        """The names of all tables and streams that their sources read."""
+        found: set[str] = set()
+        for group_by in self.group_bys:
+            found |= _tables_of(group_by)
+        for join in self.joins:
+            found |= _tables_of_join(join)
+        return found
 
 
 def load_definitions(places: Sequence[str]) -> Definitions:
@@ -45,6 +56,27 @@ def load_definitions(places: Sequence[str]) -> Definitions:
             else:
                 _add(group_bys, definition, place)
     return Definitions(tuple(group_bys.values()), tuple(joins.values()))
+
+
+def _tables_of(group_by: GroupBy) -> set[str]:
+    found: set[str] = set() if group_by.sources else {group_by.name}
+    for source in group_by.sources:
+        found |= _tables_of_join(source.join) if isinstance(source, JoinSource) else _tables_of_source(source)
+    return found
+
+
+def _tables_of_join(join: Join) -> set[str]:
+    found = set() if join.left is None else _tables_of_source(join.left)
+    return found.union(*(_tables_of(part.group_by) for part in join.parts))
+
+
+def _tables_of_source(source: EventSource | EntitySource) -> set[str]:
+    names = (
+        (source.table, source.stream)
+        if isinstance(source, EventSource)
+        else (source.snapshots, source.mutations, source.mutation_stream)
+    )
+    return {name for name in names if name is not None}
 
 
 def _imported(place: str) -> ModuleType:

@@ -4,6 +4,7 @@ A command declares only its own options. Its first argument is a `Given`, which 
 """
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from millpond.commands.spark_waits import spark_wait
 from millpond.commands.waiting import Wait, Waiting
 from millpond.errors import DataError, OptionError
 from millpond.features import GroupBy, Join
+from millpond.suggestions import hint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +80,12 @@ class Given:
             return _chosen("Join", joins, None)
         return _chosen("GroupBy or Join", {one.name: one for one in self.definitions.group_bys} | joins, self.name)
 
+    @property
+    def has_local_paths(self) -> bool:
+        """Whether a path without a scheme is surely one of this machine: nothing names another file system for it."""
+        elsewhere = "spark.hadoop.fs.defaultFS" in self.settings or "HADOOP_CONF_DIR" in os.environ
+        return not elsewhere and (self.master is None or self.master.startswith("local"))
+
     @contextmanager
     def session(self, command: str, doing: str) -> Iterator["SparkSession"]:
         """Make the session of a command and stop it at the end. Meanwhile, show what Spark waits for."""
@@ -119,7 +127,9 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         of_session = session_settings(settings)
         paths = dict(pair("--table", table, "NAME=PATH") for table in tables)
-        command(Given(load_definitions(definitions), name, master, of_session, paths, as_json, quiet), **own)
+        found = load_definitions(definitions)
+        _check_tables(found, paths)
+        command(Given(found, name, master, of_session, paths, as_json, quiet), **own)
 
     decorated: Callable[..., None] = run
     for option in reversed(_SHARED):
@@ -181,6 +191,14 @@ def read_files(spark: "SparkSession", option: str, path: str) -> "DataFrame":
         raise DataError(
             f"{option} {path!r}: Spark cannot read it; give a folder or file of Parquet: {reason}"
         ) from cause
+
+
+def _check_tables(definitions: Definitions, paths: Mapping[str, str]) -> None:
+    """Raise if a table that is replaced by files is read by no definition: its name is misspelled."""
+    known = sorted(definitions.tables)
+    for name, path in paths.items():
+        if name not in known:
+            raise OptionError(f"--table {name}={path}: no source reads a table {name!r}; {hint(name, known)}")
 
 
 def _chosen(kind: str, found: Mapping[str, _Definition], name: str | None) -> _Definition:

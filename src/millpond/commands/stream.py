@@ -25,9 +25,11 @@ def stream(
 ) -> None:
     """Stream a GroupBy of DEFINITIONS until it is stopped; the same command with the same checkpoint continues."""
     from millpond.spark import stream as run_stream
+    from millpond.spark.features.stream import check_streamable
     from millpond.spark.features.upload import read_serving_info
 
     group_by = given.group_by
+    check_streamable(group_by)
     lateness_ms = parse_window(lateness)
     recorder = MemoryRecorder()
     with open_store(store_url) as store:

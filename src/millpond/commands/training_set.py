@@ -1,5 +1,6 @@
 """`millpond training-set`: computes the features of a Join or GroupBy as of the times of queries."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +41,8 @@ def training_set(
     target = given.target
     if (begin is None) != (end is None):
         raise OptionError("--from and --to go together; give both, or neither")
+    if given.has_local_paths and Path(output.removeprefix("file://")).exists():
+        raise _is_there(output)
     with given.session("training-set", f"computing {target.name}") as spark:
         rows = run_training_set(
             None if queries is None else read_files(spark, "--queries", queries),
@@ -65,4 +68,8 @@ def _write(rows: "DataFrame", output: str) -> None:
     except AnalysisException as cause:
         if cause.getCondition() != "PATH_ALREADY_EXISTS":
             raise
-        raise OptionError(f"--output {output!r} is there already; give a new folder, or remove it") from cause
+        raise _is_there(output) from cause
+
+
+def _is_there(output: str) -> OptionError:
+    return OptionError(f"--output {output!r} is there already; give a new folder, or remove it")

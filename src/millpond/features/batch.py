@@ -25,6 +25,7 @@ stream.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
@@ -107,5 +108,20 @@ def check_batch_end(batch_end_ms: int, tile_ms: int = DAY_MS) -> None:
     step_ms = max(tile_ms, HOUR_MS)
     if type(batch_end_ms) is not int or batch_end_ms % step_ms:
         wanted = "a midnight UTC" if step_ms == DAY_MS else "a full hour UTC"
-        near = f"; the one before it is {batch_end_ms // step_ms * step_ms}" if type(batch_end_ms) is int else ""
-        raise OptionError(f"batch_end_ms {batch_end_ms!r} is not {wanted} in milliseconds{near}")
+        raise OptionError(
+            f"batch_end_ms {batch_end_ms!r} is not {wanted} in milliseconds; {_mend(batch_end_ms, step_ms)}"
+        )
+
+
+_SECONDS = range(10**8, 10**11)
+"""Seconds since 1970 from 1973 on. As milliseconds they lie in the years 1970 to 1973."""
+
+
+def _mend(given: object, step_ms: int) -> str:
+    """Return what to write instead of a time at which no batch ends."""
+    if type(given) is not int:
+        moment = "moment" if isinstance(given, datetime) else "datetime(2026, 1, 31, tzinfo=UTC)"
+        return f"expected an int: pass int({moment}.timestamp() * 1000)"
+    if given in _SECONDS:
+        return "this looks like seconds: multiply it by 1000"
+    return f"the one before it is {given // step_ms * step_ms}"

@@ -1,7 +1,7 @@
 """The cells of one GroupBy: which it needs, what each collects, and how each feature is finished.
 
 Aggregations share their cells: an average and a sum over one column read the same sum and the same
-count. A cell is known by its id, which names kind, parameter, type, column, shape and bucket. So the
+count. A cell is known by its id, which names kind, parameter, type, column with its SQL, shape and bucket. So the
 cells that are stored under an id mean the same in every definition.
 
 Collecting checks and converts each input column once, drops nulls together with their times, and then
@@ -28,6 +28,7 @@ from millpond.features.definitions import Aggregation, GroupBy
 from millpond.features.definitions.feature_types import feature_type
 from millpond.features.inputs import EVENTS, Column, EventColumns, Inputs, check_times
 from millpond.features.operations import OPERATIONS
+from millpond.features.row_rules import input_name
 from millpond.features.types import DataType, parse_type
 
 
@@ -100,7 +101,7 @@ class CompiledCells:
                 column = EVENTS if aggregation.column is None else names.index(aggregation.column)
                 rows = CellRows(column, None if bucket is None else names.index(bucket))
                 type_ = None if column == EVENTS else parse_type(group_by.inputs[column].type)
-                made = [_shaped(cell, aggregation, type_, bucket) for cell in _cells(aggregation, type_)]
+                made = [_shaped(cell, aggregation, type_, bucket, group_by) for cell in _cells(aggregation, type_)]
                 positions = tuple(cells.setdefault(cell.id, (len(cells), cell, rows))[0] for cell in made)
                 features += [
                     replace(feature, name=name, window=window)
@@ -176,17 +177,19 @@ def _cells(aggregation: Aggregation, type_: DataType | None) -> list[CellOperati
     return [make(scalar, _parameter(aggregation)) for make in _operation(aggregation).cells]
 
 
-def _shaped(cell: CellOperation, aggregation: Aggregation, type_: DataType | None, bucket: str | None) -> CellOperation:
+def _shaped(
+    cell: CellOperation, aggregation: Aggregation, type_: DataType | None, bucket: str | None, group_by: GroupBy
+) -> CellOperation:
     """Wrap a cell in the shapes of its column, and complete its id."""
-    if type_ is not None:
-        cell = replace(cell, id=f"{cell.id}:{aggregation.column}")
+    if type_ is not None and aggregation.column is not None:
+        cell = replace(cell, id=f"{cell.id}:{input_name(group_by, aggregation.column)}")
         if type_.key is not None:
             cell = keyed(cell, type_.key)
         elif type_.kind == "array":
             cell = element_wise(cell) if aggregation.element_wise else exploded(cell)
     if bucket is None:
         return cell
-    return replace(bucketed(cell), id=f"{cell.id} by {bucket}")
+    return replace(bucketed(cell), id=f"{cell.id} by {input_name(group_by, bucket)}")
 
 
 def _feature(

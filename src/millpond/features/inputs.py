@@ -69,6 +69,17 @@ def check_time_range(group_by: str, least_ms: int, greatest_ms: int) -> None:
             )
 
 
+def row_without_time(group_by: str, time_column: str | None) -> DataError:
+    """Return the error for a row without a time.
+
+    Args:
+        group_by: the name in errors.
+        time_column: the column of the queries that lacks the time; None if the row is an event.
+    """
+    whose = "a row has no time" if time_column is None else f"a row of the queries has no {time_column!r}, its time"
+    return DataError(f"GroupBy {group_by!r}: {whose}; drop it or give it one")
+
+
 class Column(NamedTuple):
     """One input of some events: its values in their inside form, and which events have one.
 

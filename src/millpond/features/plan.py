@@ -117,11 +117,19 @@ class GroupByPlan:
         """
         return self._keys.encode(key)
 
-    def encode_many_keys(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Return the bytes of many keys, each as from `encode_key`.
+    def encode_named_key(self, key: Mapping[str, Any]) -> bytes | None:
+        """Return the bytes of a key that is given by name; None if a part is None.
 
         Raises:
-            DataError: as `encode_key`.
+            DataError: as `encode_key`; or the key is no mapping.
+        """
+        return self._keys.encode_named(key)
+
+    def encode_many_keys(self, keys: Sequence[Mapping[str, Any]]) -> list[bytes | None]:
+        """Return the bytes of many keys, each as from `encode_named_key`.
+
+        Raises:
+            DataError: as `encode_named_key`.
         """
         return self._keys.encode_many(keys)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from millpond.features.definitions import GroupBy
+from millpond.features.row_rules import input_name, row_rules
 from millpond.features.stored.key_codec import KEY_FORMAT_VERSION
 from millpond.features.stored.value_codec import VALUE_FORMAT_VERSION
 from millpond.features.types import DataType
@@ -59,15 +60,21 @@ def batch_form_of(
         "windows": list(windows_ms),
         "values": [type_.name for type_ in types] if group_by.accuracy == "snapshot" else [],
     }
+    if not group_by.aggregations:
+        # Its values are in no cell, whose id would name their expressions.
+        named = [input_name(group_by, field.name) for field in group_by.inputs]
+        form |= {"inputs": named} if named != [field.name for field in group_by.inputs] else {}
     return _digest(_stored(group_by, layers) | form)[:16]
 
 
 def _stored(group_by: GroupBy, layers: Sequence[int]) -> dict[str, Any]:
-    return {
+    stored = {
         "formats": [KEY_FORMAT_VERSION, VALUE_FORMAT_VERSION],
         "keys": [asdict(field) for field in group_by.keys],
         "layers": list(layers),
     }
+    rules = row_rules(group_by)
+    return stored | {"rows": rules} if rules else stored
 
 
 def _digest(content: Mapping[str, Any]) -> str:

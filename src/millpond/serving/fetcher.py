@@ -43,7 +43,7 @@ from millpond.serving.groups.landing import hottest_rows, replace_entries
 from millpond.serving.groups.served_group import STEPS, ServedGroup
 from millpond.serving.groups.serving_info import REFRESH_MS, Background, ServingInfos, on_a_thread
 from millpond.serving.landed_batch import LandedBatch
-from millpond.serving.messages import FetchRequest, FetchResponse, Target
+from millpond.serving.messages import FetchRequest, FetchResponse, Target, feature_names, refuse_requests
 from millpond.serving.reads.cached_reader import CachedReader
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Fetcher:
             UnavailableError: the store failed. Nothing of the failure is cached; try again.
         """
         name = target if type(target) is str else self._targets.name(target)
-        wanted = None if features is None else tuple(features)
+        wanted = None if features is None else feature_names(features)
         if not explain and context is None:
             return self._answerer.one(name, keys, at, wanted)
         return self._answerer.many((FetchRequest(name, keys, at, context, wanted, explain),))[0]
@@ -227,17 +227,28 @@ class Fetcher:
     ) -> FetchResponse:
         """Like `fetch`, without blocking the event loop."""
         request = FetchRequest(
-            self._targets.name(target), keys, at, context, None if features is None else tuple(features), explain
+            self._targets.name(target),
+            keys,
+            at,
+            context,
+            None if features is None else feature_names(features),
+            explain,
         )
         return (await self.fetch_many_async((request,)))[0]
 
     def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Answer several requests, in their order, with one call of the store for all. Raises as `fetch`."""
-        return self._answerer.many(requests)
+        try:
+            return self._answerer.many(requests)
+        except (AttributeError, TypeError) as cause:
+            refuse_requests(requests, cause)
 
     async def fetch_many_async(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
         """Like `fetch_many`, without blocking the event loop."""
-        return await self._answerer.many_async(requests)
+        try:
+            return await self._answerer.many_async(requests)
+        except (AttributeError, TypeError) as cause:
+            refuse_requests(requests, cause)
 
     def fetch_now(self, requests: Sequence[FetchRequest]) -> list[FetchResponse] | None:
         """Like `fetch_many` if that waits for nothing but memory; else return None.

@@ -5,9 +5,10 @@
 
 import msgspec
 
+from millpond.features.stored.rows import NEVER_CLOSED_MS
 from millpond.serving.landed_batch import LandedBatch
 
-NEVER_MS = -(1 << 62)
+NEVER_MS = NEVER_CLOSED_MS
 """The closing time of a stream that has not published one: before every tile."""
 
 
@@ -21,7 +22,8 @@ class Served(msgspec.Struct, frozen=True):
             then write other tiles than those closed before.
         problem: why no batch can be served.
         raw: the stored record that this was read from.
-        is_read: whether the store has been read at all.
+        is_read: whether the record was read and taken as it is.
+        started_ms: the stream has all events from this time on; None if that is not known.
     """
 
     landed: LandedBatch | None = None
@@ -30,3 +32,4 @@ class Served(msgspec.Struct, frozen=True):
     problem: str | None = None
     raw: bytes | None = None
     is_read: bool = False
+    started_ms: int | None = None

@@ -8,10 +8,12 @@ Invariant: a value is in one of three states. A *present* value is in `features`
 and `errors` says why. So no failure can be mistaken for "no data".
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import msgspec
+
+from millpond.errors import DataError, OptionError
 
 ValueState = Literal["null", "unavailable"]
 """The state of a value that is not present."""
@@ -95,3 +97,42 @@ class Target(msgspec.Struct, frozen=True):
     context: dict[str, str]
     features: dict[str, str]
     parts: tuple[str, ...]
+
+
+def feature_names(features: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of wanted features as a tuple.
+
+    Raises:
+        OptionError: they are one text, whose letters would be taken for names, or no sequence.
+    """
+    if isinstance(features, str):
+        raise OptionError(f"features is {features!r}; expected a list of names, such as [{features!r}]")
+    try:
+        return tuple(features)
+    except TypeError as cause:
+        raise OptionError(f"features is {features!r}; expected a list of names, or None for all") from cause
+
+
+def refused_context(name: str, context: object) -> DataError:
+    """Return the error for a context that is no mapping."""
+    return DataError(
+        f"{name!r}: context is {context!r}; expected a mapping from names to values, such as {{'amount': 9.5}}"
+    )
+
+
+def refuse_requests(requests: object, cause: Exception) -> NoReturn:
+    """Raise a `DataError` that says what is no request; if all are requests, raise the cause.
+
+    It is called once a call has failed, so correct calls need no check.
+    """
+    expected = 'expected a list of FetchRequest(name, keys, at), such as [FetchRequest("route", {"origin": "EWR"})]'
+    if not isinstance(requests, list | tuple):
+        raise DataError(f"requests is {requests!r}; {expected}") from cause
+    for place, request in enumerate(requests):
+        if not isinstance(request, FetchRequest):
+            raise DataError(f"requests[{place}] is {request!r}; {expected}") from cause
+        if not isinstance(request.name, str):
+            raise DataError(
+                f"requests[{place}].name is {request.name!r}; expected the name of a GroupBy or Join, as a text"
+            ) from cause
+    raise cause

@@ -101,3 +101,8 @@ def test_values_as_they_are_are_those_of_the_latest_row_that_stands(changes, day
 def test_a_row_without_a_time_is_refused():
     with pytest.raises(DataError, match=r"'any'.*no time"):
         answered(group_by("count"), [("a", 5, None, 1, False)], [])
+
+
+def test_a_query_without_a_time_is_refused_as_a_row_of_the_queries():
+    with pytest.raises(DataError, match="'any': a row of the queries has no 'time_ms', its time"):
+        answered(group_by("count"), [("a", 5, 5, 1, False)], [("a", None)])

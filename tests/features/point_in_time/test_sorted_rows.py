@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import pickle
 
 import pyarrow as pa
 import pytest
@@ -258,6 +259,15 @@ def test_a_row_without_a_time_is_refused(time):
     (batch,) = (one.set_column(2, "column_2", pa.array([time], pa.int64())) for one in batches)
     with pytest.raises(DataError, match=r"'any'.*(no time|milliseconds)"):
         list(PointInTime(group_by).answers([batch]))
+
+
+def test_a_query_without_a_time_is_refused_with_the_column_of_the_queries():
+    group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count"),))
+    batches = sorted_batches(group_by, [], [(("a", 1), 0)], 5)
+    (batch,) = (one.set_column(2, "column_2", pa.array([None], pa.int64())) for one in batches)
+    travelled = pickle.loads(pickle.dumps(PointInTime(group_by, time_column="asked_ms")))
+    with pytest.raises(DataError, match="'any': a row of the queries has no 'asked_ms', its time"):
+        list(travelled.answers([batch]))
 
 
 def test_a_map_of_dates_comes_back_as_it_went_in():

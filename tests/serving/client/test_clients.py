@@ -150,6 +150,8 @@ def test_tables_go_and_come_as_arrow(client_of, url):
     keys = pa.table({"origin": ["EWR", "JFK"], "carrier": ["UA", "B6"]})
     with client_of(url) as client:
         assert client.fetch_table("route", keys, features=["count_1h"]) == pa.table({"count_1h": [3, None]})
+        with pytest.raises(OptionError, match=r"such as \['count_1h'\]"):
+            client.fetch_table("route", keys, features="count_1h")
         with pytest.raises(DataError, match="the columns of a fetch of 'route'"):
             client.fetch_table("route", keys.drop_columns("carrier"))
 
@@ -161,6 +163,14 @@ def test_tables_go_and_come_as_arrow(client_of, url):
         (FetchRequest("route", {"origin": "EWR"}), DataError, "carrier"),
         (FetchRequest("route", EWR, 13), DataError, "bad luck"),
         (FetchRequest("route", EWR, features=("no",)), OptionError, "no feature 'no'"),
+        (FetchRequest("route", EWR, features="count"), OptionError, r"such as \['count'\]"),
+        (FetchRequest("route", ("EWR", "UA")), DataError, "keys are .*; expected a mapping"),
+        (FetchRequest("route", EWR, 1 << 44), DataError, "at is 17592186044416, .* looks like microseconds"),
+        (FetchRequest("route", EWR, datetime(2026, 1, 31, tzinfo=UTC)), DataError, r"int\(moment.timestamp"),
+        (FetchRequest("route", EWR, True), DataError, "at is True"),
+        (FetchRequest("route", EWR, context=7), DataError, "context is 7; expected a mapping"),
+        (FetchRequest(EWR, "route"), DataError, r"requests\[0\].name is {"),
+        (EWR, DataError, r"requests\[0\] is {.*expected a list of FetchRequest"),
         (FetchRequest("typed", ROW | {"a_double": float("nan")}), DataError, "'a_double' is nan"),
     ],
 )

@@ -15,19 +15,23 @@ from millpond.features import (
     HOUR_MS,
     MARKER_ADDRESS,
     Aggregation,
+    ClosingTime,
     EntitySource,
     Field,
     GroupBy,
     closing_time,
     decode_marker,
+    encode_closing_time,
     layer_of,
     stream_dataset,
     tile_start,
 )
-from millpond.kv import Get, LmdbStore, RedisStore
+from millpond.features.stored.rows import stream_start
+from millpond.kv import Get, LmdbStore, MemoryStore, Put, RedisStore
 from millpond.metrics import MemoryRecorder
 from millpond.serving import Fetcher
-from millpond.spark.features.stream import stream, tile_updates
+from millpond.serving.group_status import NEVER_MS
+from millpond.spark.features.stream import publish_start, stream, tile_updates
 from millpond.spark.features.tiles.rows import OPENED
 from millpond.spark.features.training_set import training_set
 from millpond.spark.features.upload import upload
@@ -58,7 +62,7 @@ class Stream:
         self.recorder = MemoryRecorder()
         (folder / "events").mkdir()
 
-    def run(self, rows, lateness_ms=DAY_MS, group_by=GROUP_BY):
+    def run(self, rows, lateness_ms=DAY_MS, group_by=GROUP_BY, start_ms=B):
         if rows:
             landed = self.spark.createDataFrame(rows, SCHEMA)
             landed.coalesce(1).write.mode("append").parquet(str(self.folder / "events"))
@@ -67,7 +71,7 @@ class Stream:
             group_by,
             self.store,
             str(self.folder / "checkpoint"),
-            start_ms=B,
+            start_ms=start_ms,
             lateness_ms=lateness_ms,
             tables={"route": events},
             trigger={"availableNow": True},
@@ -301,3 +305,34 @@ def test_changes_of_an_entity_are_served_as_the_training_set_has_them(spark, tmp
         "price_last_3d": 100,
         "count_3d": 2,
     }
+
+
+def test_a_stream_publishes_its_start_unless_it_goes_on_where_another_has_closed_tiles():
+    store = MemoryStore()
+    store.create(DATASET, rows="many")
+
+    def published():
+        (rows,) = store.get_many([Get(DATASET, CLOSING_KEY)])
+        values = [row.value for row in rows]
+        return closing_time(values), stream_start(values)
+
+    assert publish_start(store, DATASET, B) == B
+    assert published() == (NEVER_MS, B)
+    store.put_many(DATASET, [Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, B + DAY_MS, B)))])
+    assert publish_start(store, DATASET, B + DAY_MS) == B
+    assert published() == (B + DAY_MS, B)
+    assert publish_start(store, DATASET, B + 2 * DAY_MS) == B + 2 * DAY_MS
+    assert published() == (B + DAY_MS, B + 2 * DAY_MS)
+
+
+def test_where_an_older_build_did_not_publish_a_start_none_is_made_up():
+    store = MemoryStore()
+    store.create(DATASET, rows="many")
+    store.put_many(DATASET, [Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, B + DAY_MS)))])
+    assert publish_start(store, DATASET, B) is None
+
+
+def test_a_stream_that_begins_after_the_batch_end_is_not_taken_for_whole(flights):
+    flights.run(rows_of_day(random.Random(3), 0), start_ms=B + HOUR_MS)
+    (rows,) = flights.store.get_many([Get(DATASET, CLOSING_KEY)])
+    assert stream_start([row.value for row in rows]) == B + HOUR_MS

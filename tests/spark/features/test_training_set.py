@@ -3,8 +3,10 @@
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from millpond.errors import DataError, OptionError
@@ -388,3 +390,27 @@ def test_rows_without_a_time_of_a_join_that_is_a_source_are_left_out_and_counted
     queries = spark.createDataFrame([("ann", B)], "user string, time_ms bigint")
     (row,) = training_set(queries, visits, tables=tables).collect()
     assert row.spent_price_sum_sum == 5
+
+
+def test_an_average_of_longs_beyond_the_doubles_is_rounded_once(spark):
+    spent = GroupBy("spent", (Field("k", "long"),), (Field("v", "long"),), (Aggregation("average", "v"),))
+    events = [(key, value, B - 1) for key, values in AVERAGED.items() for value in values]
+    found = training_set(
+        spark.createDataFrame([(key, B) for key in AVERAGED], "k long, time_ms long"),
+        spent,
+        tables={"spent": spark.createDataFrame(events, "k long, v long, time_ms long")},
+    )
+    expected = {key: float(Fraction(sum(values), len(values))) for key, values in AVERAGED.items()}
+    assert {row.k: row[-1] for row in found.collect()} == expected
+
+
+AVERAGED = {1: (2**53 + 1, 0, 0), 2: (-(2**53) - 1, 0, 0), 3: (2**53 + 2, 0, 0), 4: (2**63 - 1, 2, 0)}
+
+
+@pytest.mark.parametrize("accuracy", ["temporal", "snapshot"])
+def test_a_query_without_a_time_is_refused_as_a_row_of_the_queries(spark, accuracy):
+    spent = GroupBy("spent", (Field("k", "long"),), aggregations=(Aggregation("count"),), accuracy=accuracy)
+    queries = spark.createDataFrame([(1, B), (1, None)], "k long, asked_ms long")
+    tables = {"spent": spark.createDataFrame([(1, B - 1), (1, None)], "k long, time_ms long")}
+    with pytest.raises(PySparkException, match="GroupBy 'spent': a row of the queries has no 'asked_ms', its time"):
+        training_set(queries, spent, time_column="asked_ms", tables=tables).collect()

@@ -1,4 +1,5 @@
 import random
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql.functions import lit, timestamp_millis
@@ -179,6 +180,16 @@ def test_a_batch_end_off_the_hour_or_in_the_future_is_refused(spark):
         upload(GROUP_BY, B + HOUR_MS, MemoryStore(), tables={"route": spark.createDataFrame([], SCHEMA)}, clock=now)
 
 
+def test_an_upload_before_the_served_batch_end_is_refused_and_changes_nothing(spark, store):
+    events = spark.createDataFrame([("LGA", 0.0, 1.0, 1, True, B - 2 * DAY_MS)], SCHEMA)
+    info = upload(GROUP_BY, B, store, tables={"route": events}, landing_ms=B, clock=now)
+    datasets = set(store.datasets())
+    with pytest.raises(OptionError, match=f"batch_end_ms {B - DAY_MS} is before {B}, the batch end that is served"):
+        upload(GROUP_BY, B - DAY_MS, store, tables={"route": events}, landing_ms=B + 1, clock=now)
+    assert read_serving_info(store, "route") == info
+    assert set(store.datasets()) == datasets
+
+
 def test_of_two_uploads_at_once_one_is_refused(spark, store):
     events = spark.createDataFrame([("JFK", 0.0, 1.0, 1, True, B - 1)], SCHEMA)
     with leased(store, "route", now), pytest.raises(UnavailableError, match="another upload is running"):
@@ -234,6 +245,22 @@ def test_rows_without_key_or_time_are_left_out_and_counted(spark, store):
     assert served(store, ("JFK", 0.0), B)["count_1h"] == 1
     counted = {name: recorder.total(f"millpond_upload_{name}_total", name="route") for name in COUNTERS}
     assert counted == {"rows": 1, "events": 3, "events_without_key": 1, "events_without_time": 1}
+
+
+@pytest.mark.parametrize("hop_table", [False, True])
+def test_events_in_seconds_are_warned_of(spark, store, tmp_path, caplog, hop_table):
+    rows = [("JFK", 0.0, 1.0, 1, True, (B - HOUR_MS * hour) // 1000) for hour in (1, 2)]
+    options = {"hop_table": tmp_path / "hops"} if hop_table else {}
+    upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now, **options)
+    latest = datetime.fromtimestamp((B - HOUR_MS) / 10**6, UTC)
+    assert f"GroupBy 'route': the latest of 2 rows is of {latest:%Y-%m-%dT%H:%M}" in caplog.text
+    assert "If its times are in seconds, multiply them by 1000" in caplog.text
+
+
+def test_a_batch_with_one_event_of_today_is_not_warned_of(spark, store, caplog):
+    rows = [("JFK", 0.0, 1.0, 1, True, at) for at in (5, B - 1)]
+    upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now)
+    assert caplog.text == ""
 
 
 COUNTERS = ("rows", "events", "events_without_key", "events_without_time")

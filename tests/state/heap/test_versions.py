@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.heap import versions as heap_versions
-from millpond.state.heap.versions import LoggedVersion, Version, undo_after
+from millpond.state.heap.versions import EntryVersion, LoggedVersion, Version, keep_entry, kept_entries, undo_after
 from millpond.state.spi import HeapBackend, StateDescriptor, StateKind
 
 CHANGES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcde"), st.booleans()), max_size=60)
@@ -166,3 +166,27 @@ def test_what_is_read_of_an_open_version_has_no_part_of_the_one_after_it(kind):
     held.next = open_version = ClosesWhenRead()
     open_version.keep(0, ("bob",), {})
     assert undo_after(held, 0) == [{("bob",): ABSENT}]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.booleans()), max_size=20))
+def test_entries_keep_the_value_that_they_had_before_their_first_change(changes):
+    version, live = EntryVersion(), {("a",): {("x",): -1, ("y",): -2}}
+    expected = {}
+    for number, (key, map_key, removes) in enumerate(changes):
+        entries = live.setdefault((key,), {})
+        keep_entry(version.maps.setdefault(3, {}), (key,), (map_key,), entries)
+        expected.setdefault((key,), {}).setdefault((map_key,), entries.get((map_key,), ABSENT))
+        if removes:
+            entries.pop((map_key,), None)
+        else:
+            entries[map_key,] = number
+    assert version.old_values(3) == expected
+    kept = {key: list(kept_entries(old)) for key, old in version.maps.get(3, {}).items()}
+    assert kept == {key: list(entries) for key, entries in expected.items()}
+
+
+def test_the_only_changed_entry_of_a_key_takes_no_dictionary():
+    undo = {}
+    keep_entry(undo, ("a",), (1,), {(1,): "old"})
+    keep_entry(undo, ("a",), (1,), {(1,): "newer"})
+    assert undo == {("a",): ((1,), "old")}

@@ -12,8 +12,10 @@ from millpond.state.backend.protocols import Cells
 from millpond.state.spi import ABSENT, StateDescriptor, StateKind
 from millpond.state.spillable import maintenance, migrator
 from millpond.state.spillable.migration import STEP_CELLS
+from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.types.object_codec import OBJECT_SCHEMA
 from millpond.state.types.serializer import msgspec_serializer
+from millpond.state.types.timer_states import TIMERS
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, maintain, on_disk, put
 from tests.state.spillable.restless import open_spillable
 
@@ -439,3 +441,54 @@ def test_what_another_thread_read_before_a_flush_is_not_taken_after_it(world):
 def cells_of(backend):
     cells = backend.cells(SEEN.name, 2)
     return cells.keys, cells.values
+
+
+def test_a_timer_that_is_asked_for_and_deleted_is_read_from_disk_once(world, monkeypatch):
+    backend = world.open()
+    filled(backend)
+    timers = backend.map_state(TIMERS)
+    backend.enter(2)
+    for user in ("ann", "bob"):
+        backend.context.key = (user,)
+        timers.put((7,), (True,))
+    backend.flush_now()
+    backend.commit().release()
+    backend.spill_now([2])
+    backend.enter(2)
+    table, reads = timers.tables.live[2], []
+    get, scan = SpillFile.get, SpillFile.scan
+    monkeypatch.setattr(SpillFile, "get", lambda *given: reads.append("get") or get(*given))
+    monkeypatch.setattr(SpillFile, "scan", lambda *given, **named: reads.append("scan") or scan(*given, **named))
+    for user in ("ann", "bob"):
+        backend.context.key = (user,)
+        assert timers.contains((7,))
+        timers.remove((7,))
+        assert not timers.contains((7,))
+    assert reads == ["get", "get"]
+    ann, bob = (old for (_, old) in timers.tables.open.maps[2].values())
+    assert ann == (True,)
+    assert ann is bob, "equal values in a row take memory once"
+    monkeypatch.undo()
+    backend.flush_now()
+    assert table.copy() == {}
+    assert backend.rollback()
+    assert backend.cells(TIMERS.name, 2).keys == [("ann",), ("bob",)]
+
+
+def test_an_entry_is_read_again_after_it_was_written(world):
+    backend = world.open()
+    filled(backend)
+    spent = backend.map_state(SPENT)
+    backend.enter(2)
+    backend.spill_now([2])
+    backend.enter(2)
+    backend.context.key = ("ann",)
+    for number in range(3):
+        spent.put(("tea",), (number,))
+        assert spent.get(("tea",)) == (number,)
+        backend.flush_now()
+        assert spent.get(("tea",)) == (number,)
+    spent.remove(("tea",))
+    backend.flush_now()
+    assert spent.get(("tea",)) is None
+    assert not spent.exists()

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millpond.errors import CorruptionError
 from millpond.state.backend.timer_queue import DueTimer
@@ -31,8 +31,13 @@ class QueueAgainstADictionary(RuleBasedStateMachine):
         self.small.start()
         self.folder = TemporaryDirectory(dir=IN_MEMORY)
         self.folders = [Path(self.folder.name)]
-        self.queue = SpillingTimerQueue(self.folders, 2)
         self.live, self.number, self.begun = {}, 0, []
+
+    @initialize(some=st.lists(timers, max_size=9, unique=True))
+    def build(self, some):
+        self.number = len(some)
+        self.live = {timer: number for number, timer in enumerate(some, 1)}
+        self.queue = SpillingTimerQueue(self.folders, 2, some)
 
     def teardown(self):
         self.queue.close()

@@ -60,8 +60,8 @@ class Faults:
                 f"did you mean {_nearest_name(name)!r}?"
             )
 
-    def doubles(self, what: str, names: Iterable[str]) -> None:
-        """Add a fault for each name that appears twice."""
+    def doubles(self, what: str, names: Iterable[str], mend: str = "drop or rename one") -> None:
+        """Add a fault for each name that appears twice, with how to mend it."""
         seen: set[str] = set()
         doubles: dict[str, None] = {}
         for name in names:
@@ -69,7 +69,7 @@ class Faults:
                 doubles[name] = None
             seen.add(name)
         for name in doubles:
-            self.add(f"{what} {name!r} is declared twice; drop or rename one")
+            self.add(f"{what} {name!r} is declared twice; {mend}")
 
 
 def frozen_texts(faults: Faults, what: str, given: Any) -> tuple[tuple[str, str], ...]:

@@ -42,9 +42,12 @@ class JoinPart:
         names = [field.name for field in self.group_by.keys]
         for column, key in self._mapping():
             if key not in names:
+                mend = hint(key, names)
+                if column in names:
+                    mend = f"it goes from a column of the Join to a key of the GroupBy: write {{{key!r}: {column!r}}}"
                 faults.add(
                     f"key_mapping sends {column!r} to {key!r}, which is no key of GroupBy {self.group_by.name!r}; "
-                    f"{hint(key, names)}"
+                    f"{mend}"
                 )
         faults.doubles("mapped key", [key for _, key in self._mapping()])
         if self.prefix is not None and not isinstance(self.prefix, str):
@@ -123,7 +126,8 @@ class Join:
             faults.add(f"left must be an EventSource, got {self.left!r}")
         self._check_keys(faults)
         names = [name for part in self.parts for name in part.feature_names]
-        faults.doubles("feature", [*names, *(field.name for field in self.context)])
+        faults.doubles("feature", names, "give each of its parts a prefix of its own: JoinPart(..., prefix=...)")
+        faults.doubles("feature", [*dict.fromkeys(names), *(field.name for field in self.context)])
         for fault in join_derivation_faults(self):
             faults.add(fault)
         faults.report()

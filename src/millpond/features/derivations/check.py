@@ -142,8 +142,10 @@ class _Checker:
         name = written.lower()
         function = FUNCTIONS.get(name)
         if function is None:
-            meant = did_you_mean(name, FUNCTIONS)
-            raise Faults([f"the function {name} is outside the subset of SQL that derivations are written in{meant}"])
+            mend = did_you_mean(name, FUNCTIONS)
+            if name in _AGGREGATES:
+                mend = ": derivations work on one row; aggregate in a GroupBy"
+            raise Faults([f"the function {name} is outside the subset of SQL that derivations are written in{mend}"])
         if not function.least <= len(nodes) <= function.most:
             most = "any number" if function.most == UNLIMITED else str(function.most)
             count = most if function.least == function.most else f"{function.least} to {most}"
@@ -274,6 +276,15 @@ _NODES: dict[type[exp.Expression], Callable[[_Checker, exp.Expression], Typed]] 
     exp.IntDiv: _Checker.division,
     exp.Bracket: _Checker.access,
 }
+
+
+_AGGREGATES = frozenset(
+    {"any_value", "approx_count_distinct", "approx_percentile", "avg", "bool_and", "bool_or", "collect_list"}
+    | {"collect_set", "count", "count_if", "every", "first", "first_value", "kurtosis", "last", "last_value", "max"}
+    | {"max_by", "mean", "median", "min", "min_by", "mode", "percentile", "percentile_approx", "skewness", "some"}
+    | {"std", "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance"}
+)
+"""Spark's usual aggregates. None of them is a function of derivations."""
 
 
 def _no_bare_predicate(node: exp.Expression) -> None:

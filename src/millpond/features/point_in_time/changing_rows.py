@@ -20,7 +20,7 @@ from millpond.features.cells.cell import Ir
 from millpond.features.columnar.array_inputs import check_years
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
-from millpond.features.inputs import Inputs
+from millpond.features.inputs import Inputs, row_without_time
 from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
@@ -34,17 +34,22 @@ class ChangingRows:
     """Computes the features of a GroupBy whose rows come and go; immutable, picklable.
 
     Queries of a snapshot GroupBy must come with the batch end before them as their time.
+
+    Args:
+        group_by: what to compute.
+        time_column: the column with the time of the queries, for errors.
     """
 
-    def __init__(self, group_by: GroupBy) -> None:
+    def __init__(self, group_by: GroupBy, time_column: str = "time_ms") -> None:
         self.group_by = group_by
+        self.time_column = time_column
         # This plan keeps its tiles by the rows' own times, as tiles of events are.
         self.plan = compile_group_by(replace(group_by, sources=(), derivations=()))
         self.types = feature_types(group_by)
         """The type of each feature, in declared order."""
 
-    def __reduce__(self) -> tuple[type["ChangingRows"], tuple[GroupBy]]:
-        return ChangingRows, (self.group_by,)
+    def __reduce__(self) -> tuple[type["ChangingRows"], tuple[GroupBy, str]]:
+        return ChangingRows, (self.group_by, self.time_column)
 
     def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Yield the query rows, with their features after their other columns.
@@ -60,7 +65,7 @@ class ChangingRows:
         width = len(self.group_by.keys)
         types = [parse_type(field.type) for field in self.group_by.inputs]
         last_key: tuple[Any, ...] | None = None
-        rows = _KeyRows(self.plan)
+        rows = _KeyRows(self.plan, self.time_column)
         for batch in batches:
             columns = batch.columns
             for field, column in zip(self.group_by.inputs, columns[width + 2 :], strict=False):
@@ -77,7 +82,7 @@ class ChangingRows:
             answers: list[dict[str, Any]] = []
             for row, key in enumerate(keys):
                 if key != last_key:
-                    last_key, rows = key, _KeyRows(self.plan)
+                    last_key, rows = key, _KeyRows(self.plan, self.time_column)
                 if is_query[row]:
                     answers.append(rows.answer(counting[row]))
                 else:
@@ -132,8 +137,9 @@ class _TileRows:
 class _KeyRows:
     """The rows of one key by tile. Changes and queries must come in order of the time from which they count."""
 
-    def __init__(self, plan: GroupByPlan) -> None:
+    def __init__(self, plan: GroupByPlan, time_column: str) -> None:
         self._plan = plan
+        self._time_column = time_column
         self._types = [parse_type(field.type) for field in plan.group_by.inputs]
         self._tiles: dict[int, _TileRows] = {}
         self._day_ms: int | None = None
@@ -141,7 +147,7 @@ class _KeyRows:
     def change(self, counting_ms: int | None, time_ms: int | None, inputs: Inputs, *, is_delete: bool) -> None:
         """Add or remove a row."""
         if time_ms is None:
-            raise DataError(f"GroupBy {self._plan.name!r}: a row has no time; drop it or give it one")
+            raise row_without_time(self._plan.name, None)
         if counting_ms is not None:
             self._begin(counting_ms)
         start_ms = time_ms // self._plan.tile_ms * self._plan.tile_ms
@@ -152,7 +158,7 @@ class _KeyRows:
     def answer(self, query_ms: int | None) -> dict[str, Any]:
         """Return every feature as of a time; no data is None."""
         if query_ms is None:
-            raise DataError(f"GroupBy {self._plan.name!r}: a query has no time; drop it or give it one")
+            raise row_without_time(self._plan.name, self._time_column)
         self._begin(query_ms)
         if not self._plan.group_by.aggregations:
             return self._latest(query_ms)

@@ -24,13 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.errors import DataError
 from millpond.features.cells.cell import Ir
 from millpond.features.columnar.array_inputs import check_years, in_utc
 from millpond.features.compiled_cells import CompiledFeature, compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.definitions.feature_types import feature_types
-from millpond.features.inputs import check_time_range
+from millpond.features.inputs import check_time_range, row_without_time
 from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
@@ -50,11 +49,13 @@ class PointInTime:
     Args:
         group_by: what to compute.
         piece_rows: the least number of rows in a piece.
+        time_column: the column with the time of the queries, for errors.
     """
 
-    def __init__(self, group_by: GroupBy, piece_rows: int = PIECE_ROWS) -> None:
+    def __init__(self, group_by: GroupBy, piece_rows: int = PIECE_ROWS, time_column: str = "time_ms") -> None:
         self.group_by = group_by
         self.piece_rows = piece_rows
+        self.time_column = time_column
         self.types = feature_types(group_by)
         """The type of each feature, in declared order."""
         self.columnar = ColumnFeatures(group_by)
@@ -63,8 +64,8 @@ class PointInTime:
         self.sweep = None if cells is None else SweepPlan(cells)
         self.swept_features: tuple[CompiledFeature, ...] = () if cells is None else cells.features
 
-    def __reduce__(self) -> tuple[type["PointInTime"], tuple[GroupBy, int]]:
-        return PointInTime, (self.group_by, self.piece_rows)
+    def __reduce__(self) -> tuple[type["PointInTime"], tuple[GroupBy, int, str]]:
+        return PointInTime, (self.group_by, self.piece_rows, self.time_column)
 
     def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """Yield the query rows, with their features after their other columns.
@@ -114,7 +115,7 @@ class _Task:
         if not goes_on:
             self._base, self._sweep, self._carried = None, None, None
         table = (fresh if self._carried is None else pa.concat_tables([self._carried, fresh])).combine_chunks()
-        piece = _Piece(table, self._width, self._of.group_by.name)
+        piece = _Piece(table, self._width, self._of)
         features = self._features(piece, self.carried_rows)
         self._take_along(piece)
         if len(piece.queries):
@@ -221,15 +222,16 @@ class _Task:
 class _Piece:
     """One piece of sorted rows: which rows are events, which are queries, and the key of each."""
 
-    def __init__(self, table: pa.Table, key_width: int, group_by: str) -> None:
+    def __init__(self, table: pa.Table, key_width: int, of: PointInTime) -> None:
         self.table = table
         times = table.column(key_width)
+        self.is_query: npt.NDArray[np.bool_] = table.column(key_width + 1).to_numpy()
         if times.null_count:
-            raise DataError(f"GroupBy {group_by!r}: a row has no time; drop it or give it one")
+            name = of.group_by.name
+            raise row_without_time(name, of.time_column if self.is_query[times.is_null().to_numpy()].any() else None)
         self.times: Integers = times.to_numpy()
         if len(self.times):
-            check_time_range(group_by, int(self.times.min()), int(self.times.max()))
-        self.is_query: npt.NDArray[np.bool_] = table.column(key_width + 1).to_numpy()
+            check_time_range(of.group_by.name, int(self.times.min()), int(self.times.max()))
         self.groups = _groups(table.columns[:key_width], table.num_rows)
         """The number of each row's key within the piece."""
         self.events = np.flatnonzero(~self.is_query)

@@ -104,8 +104,10 @@ class ValueColumn:
         totals, too_large = self._wholes.totals(low, high)
         unit = 10**scale
         results = totals / (counts * float(unit))
-        inexact = too_large | (np.abs(totals.astype(np.float64)) > _EXACT_DOUBLES)
-        inexact |= counts.astype(np.float64) * float(unit) > _EXACT_DOUBLES
+        # The totals are compared as integers: 2**53 + 1 becomes 2**53 as a double. A divisor that was rounded to 2**53
+        # cannot be told from 2**53 itself, so both are divided as integers.
+        inexact = too_large | (totals > _EXACT_DOUBLES) | (totals < -_EXACT_DOUBLES)
+        inexact |= counts * float(unit) >= _EXACT_DOUBLES
         for row in np.flatnonzero(inexact):
             results[row] = self._wholes.total(int(low[row]), int(high[row])) / (int(counts[row]) * unit)
         return results

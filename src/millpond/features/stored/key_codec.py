@@ -100,6 +100,19 @@ class KeyCodec:
             DataError: a part is missing, unknown or not of its type; 64 bits are too few for a long; a
                 double is not a number.
         """
+        if type(key) is list and len(key) == len(self._parts):
+            try:
+                return b"".join([encode(value) for encode, value in zip(self._parts, key, strict=True)])
+            except UnfitError:
+                pass  # it also handles a part that is None
+        return self.encode_named(key) if isinstance(key, dict) else self._encoded(self._ordered(key))
+
+    def encode_named(self, key: Mapping[str, Any]) -> bytes | None:
+        """Return the bytes of a key that is given by name; None if a part is None.
+
+        Raises:
+            DataError: as `encode`; or the key is no mapping.
+        """
         if type(key) is dict and len(key) == len(self._named):
             try:
                 parts = []
@@ -112,12 +125,16 @@ class KeyCodec:
                     return b"".join(parts)
             except (KeyError, UnfitError):
                 pass  # the general way below reports what is wrong
-        elif type(key) is list and len(key) == len(self._parts):
-            try:
-                return b"".join([encode(value) for encode, value in zip(self._parts, key, strict=True)])
-            except UnfitError:
-                pass  # it also handles a part that is None
-        values = self._ordered(key)
+        if not isinstance(key, Mapping):
+            is_row = isinstance(key, list | tuple) and len(key) == len(self._names)
+            named = dict(zip(self._names, key, strict=True)) if is_row else f"{{{self._names[0]!r}: value}}"
+            raise DataError(
+                f"GroupBy {self._group_by!r}: keys are {key!r}; expected a mapping from the names "
+                f"{list(self._names)} to values, such as {named}"
+            )
+        return self._encoded(self._ordered(key))
+
+    def _encoded(self, values: Sequence[Any]) -> bytes | None:
         encoded = b""
         lacks_part = False
         for position, (value, encode) in enumerate(zip(values, self._parts, strict=True)):
@@ -130,20 +147,20 @@ class KeyCodec:
                 raise self._unfit(position, value, cause.reason) from cause
         return None if lacks_part else encoded
 
-    def encode_many(self, keys: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[bytes | None]:
-        """Return the bytes of many keys, each as from `encode`.
+    def encode_many(self, keys: Sequence[Mapping[str, Any]]) -> list[bytes | None]:
+        """Return the bytes of many keys, each as from `encode_named`.
 
         Raises:
-            DataError: as `encode`.
+            DataError: as `encode_named`.
         """
         if set(map(type, keys)) == {dict} and set(map(len, keys)) == {len(self._names)}:
             try:
-                columns = [[key[name] for key in keys] for name in self._names]  # type: ignore[call-overload]  # dicts
+                columns = [[key[name] for key in keys] for name in self._names]
             except KeyError:
                 pass  # encoding key by key reports what is wrong
             else:
                 return self.encode_columns(columns)
-        return [self.encode(key) for key in keys]
+        return [self.encode_named(key) for key in keys]
 
     def encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes | None]:
         """Return the bytes of many keys, given as one column for each part; None for a key with a None in it.

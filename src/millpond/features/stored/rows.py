@@ -27,11 +27,19 @@ FORMAT_VERSION = 1
 CLOSING_KEY = b"\xff"
 """The key of the closing times; no key of a GroupBy begins with this byte."""
 
+NEVER_CLOSED_MS = -(1 << 62)
+"""The closing time of a stream that has closed no tile: before every tile."""
+
 _LAYER_WIDTH = 1 << 45
 _HALF = _LAYER_WIDTH >> 1
 
 MARKER_ADDRESS = _HALF - 1
 """The time of the amendment marker of a key."""
+
+MAX_QUERY_MS = 16_725_225_600_000
+"""The end of what may be asked for, excluded: the year 2500. A range of tiles up to a query, rounded up to whole tiles,
+ends well before the marker.
+"""
 
 
 def batch_dataset(group_by: str, batch_end_ms: int, landing_ms: int) -> str:
@@ -96,16 +104,20 @@ class ClosingTime(msgspec.Struct, frozen=True, array_like=True):
         shards: how many parts there are.
         closed_ms: the watermark, rounded down to a whole number of the smallest tiles. It never goes back,
             unless the stream was restarted without its state.
+        started_ms: the stream has all events from this time on; None if that is not known, as in older records.
     """
 
     shard: int
     shards: int
     closed_ms: int
+    started_ms: int | None = None
 
 
 def encode_closing_time(closing: ClosingTime) -> bytes:
     """Return the bytes of a closing time; they are put under ``CLOSING_KEY``, with the shard's number as the time."""
-    return with_header(FORMAT_VERSION, msgspec.msgpack.encode(closing), CLOSING_KEY)
+    fields = msgspec.structs.astuple(closing)
+    stored = fields[:-1] if closing.started_ms is None else fields
+    return with_header(FORMAT_VERSION, msgspec.msgpack.encode(stored), CLOSING_KEY)
 
 
 def closing_time(values: Sequence[bytes]) -> int | None:
@@ -125,6 +137,19 @@ def closing_time(values: Sequence[bytes]) -> int | None:
     shards = max((time.shards for time in times), default=0)
     closed = {time.shard: time.closed_ms for time in times if time.shards == shards}
     return min(closed.values()) if shards and len(closed) == shards else None
+
+
+def stream_start(values: Sequence[bytes]) -> int | None:
+    """Return the time from which all shards have all events; None if one of them does not say.
+
+    Raises:
+        CorruptionError: one of the rows under ``CLOSING_KEY`` does not decode.
+
+    >>> stream_start([encode_closing_time(ClosingTime(0, 1, 0, started_ms)) for started_ms in (60_000,)])
+    60000
+    """
+    starts = [_decoded(value, ClosingTime, "closing time", CLOSING_KEY).started_ms for value in values]
+    return None if not starts or None in starts else max(starts)
 
 
 def encode_marker(key: bytes, amendments: int) -> bytes:

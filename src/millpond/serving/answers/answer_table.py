@@ -25,9 +25,14 @@ def key_columns(prepared: Prepared, table: pa.Table) -> dict[str, list[Any]]:
     """Return the key and context columns of a table as Python values.
 
     Raises:
-        DataError: a column is missing or unknown.
+        DataError: a column is missing or unknown, or it is no table.
     """
     target = prepared.target
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise DataError(
+            f"{target.name!r}: table is of type {type(table).__name__}; expected a pyarrow.Table with the columns "
+            f"{list(target.keys)}, such as pyarrow.Table.from_pylist(keys)"
+        )
     known = {**target.keys, **target.context}
     unknown = [name for name in table.column_names if name not in known and name != AT_COLUMN]
     missing = [name for name in target.keys if name not in table.column_names]

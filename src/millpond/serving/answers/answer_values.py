@@ -55,9 +55,11 @@ def part_answer(part: PreparedPart, wanted: WantedKey | None, query_ms: int, sta
     elif landed is None:
         answer.problem = part.group.served.problem or f"GroupBy {part.group.name!r}: no batch is served."
     elif query_ms < landed.batch_end_ms:
+        is_in_seconds = landed.batch_end_ms <= query_ms * 1000 < 2 * landed.batch_end_ms
+        mend = "This looks like seconds: multiply it by 1000." if is_in_seconds else "Ask for a time at or after it."
         answer.problem = (
             f"GroupBy {part.group.name!r}: at={query_ms} is before the batch end {landed.batch_end_ms}, and a batch "
-            "cannot take events back. Ask for a time at or after it."
+            f"cannot take events back. {mend}"
         )
     elif short is not None and part.finishers is not None:
         answer.values = part.finishers.compiled(short.bases, short.tails)

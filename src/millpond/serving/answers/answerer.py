@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import CorruptionError
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.kv import AsyncKVStore, Get, KVStore, PartlyReadError, TimedValue, async_store
 from millpond.kv.async_store import reads_inline
 from millpond.serving.answers.fetch_call import FetchCall, Shared, ShortWays
@@ -217,7 +218,7 @@ class Answerer:
         now_ms = self._now()
         if at is None:
             at = now_ms
-        elif type(at) is not int:
+        elif type(at) is not int or at >= MAX_QUERY_MS:
             return None
         read = form.begin(keys, at, now_ms)
         if type(read) is list:

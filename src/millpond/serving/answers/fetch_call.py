@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from millpond.errors import DataError
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.serving.answers.answer_values import Stale, response
 from millpond.serving.answers.explain import explained
 from millpond.serving.answers.prepared import Prepared, PreparedPart
+from millpond.serving.answers.query_times import refused_time
 from millpond.serving.counters import Counters, Tally
 from millpond.serving.groups.serving_info import ServingInfos
 from millpond.serving.messages import FetchRequest, FetchResponse
@@ -85,8 +86,8 @@ class FetchCall:
             at = request.at
             if at is None:
                 at = now_ms
-            elif type(at) is not int:
-                raise DataError(f"{request.name!r}: at is {at!r}; whole milliseconds since 1970 UTC are needed.")
+            elif type(at) is not int or at >= MAX_QUERY_MS:
+                raise refused_time(request.name, at)
             context: Mapping[str, Any] = {}
             if needs_context and (request.context is not None or prepared.context):
                 context = prepared.checked_context(request.context)

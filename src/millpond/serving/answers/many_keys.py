@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from millpond.errors import UnavailableError
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.kv import PartlyReadError
 from millpond.serving.answers.fetch_call import FetchCall, Shared
 from millpond.serving.answers.one_join import OneJoin
@@ -215,7 +216,7 @@ def many_keys(
     if features is not None and type(features) is not tuple:
         return None
     form = forms.get((name, features))
-    if form is None or not (at is None or type(at) is int):
+    if form is None or not (at is None or (type(at) is int and at < MAX_QUERY_MS)):
         return None
     kind = type(at)
     for request in requests:

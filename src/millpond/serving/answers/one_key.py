@@ -46,7 +46,7 @@ class OneKey:
         self._counters = counters
         self._name = prepared.target.name
         self.parts = 1
-        self.encode = group.plan.encode_key
+        self.encode = group.plan.encode_named_key
         self.encode_many = group.plan.encode_many_keys
 
     def begin(self, keys: Mapping[str, Any], query_ms: int, now_ms: int) -> ShortRead | None:

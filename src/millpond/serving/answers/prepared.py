@@ -16,7 +16,7 @@ from millpond.features.derivations import CompiledDerivations
 from millpond.features.scalar_values import UnfitError
 from millpond.features.types import DataType, parse_type
 from millpond.serving.groups.served_group import ServedGroup
-from millpond.serving.messages import Target
+from millpond.serving.messages import Target, refused_context
 from millpond.serving.reads.plain_reader import PlainReader
 from millpond.serving.reads.short_read import ShortReader
 from millpond.suggestions import did_you_mean, hint
@@ -182,10 +182,11 @@ class Prepared:
             DataError: a part of a key is missing, unknown, or not of its declared type; the error names it.
         """
         if self.single is not None:
-            return [self.single.group.plan.encode_key(keys)]
+            return [self.single.group.plan.encode_named_key(keys)]
         if type(keys) is not dict and not isinstance(keys, Mapping):
             raise DataError(
-                f"Join {self.target.name!r}: keys are a mapping of {list(self.known_columns)}, got {keys!r}"
+                f"Join {self.target.name!r}: keys are {keys!r}; expected a mapping from the names "
+                f"{list(self.known_columns)} to values"
             )
         if not keys.keys() <= self.known_columns.keys():
             unknown = next(name for name in keys if name not in self.known_columns)
@@ -208,6 +209,8 @@ class Prepared:
             DataError: a field is missing, unknown, or not of its declared type; the error names it.
         """
         given = context or {}
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise refused_context(self.target.name, given)
         for name in given:
             if name not in self.known_context:
                 raise DataError(f"{self.target.name!r} has no context field {name!r}; {hint(name, self.known_context)}")
@@ -254,8 +257,6 @@ class ResolvedTarget:
         """
         target = self.target
         wanted = tuple(target.features) if features is None else tuple(features)
-        if isinstance(features, str):
-            raise OptionError(f"features is {features!r}; give a sequence of names, such as [{features!r}]")
         for name in wanted:
             if name not in target.features:
                 raise OptionError(f"{target.name!r} has no feature {name!r}; {hint(name, target.features)}")

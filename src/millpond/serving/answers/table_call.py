@@ -8,11 +8,12 @@ rounds read the keys, and a test compares the answers of both.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millpond.errors import DataError
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.serving.answers.answer_columns import AnswerColumns
 from millpond.serving.answers.answer_values import response
 from millpond.serving.answers.fetch_call import Shared, want
 from millpond.serving.answers.prepared import Prepared
+from millpond.serving.answers.query_times import refused_time
 from millpond.serving.counters import Tally
 from millpond.serving.reads.fetch_rounds import Rounds, WantedKey, rounds
 
@@ -30,14 +31,15 @@ class TableCall:
         times: the time of each row.
 
     Raises:
-        DataError: a key is not of its declared type, or a time is not a whole number.
+        DataError: a key is not of its declared type, or a time is not a whole number of milliseconds.
     """
 
     def __init__(
         self, shared: Shared, prepared: Prepared, columns: Mapping[str, Sequence[Any]], times: Sequence[int]
     ) -> None:
-        if any(type(time) is not int for time in times):
-            raise DataError(f"{prepared.target.name!r}: at of a table is whole milliseconds since 1970 UTC.")
+        for time in times:
+            if type(time) is not int or time >= MAX_QUERY_MS:
+                raise refused_time(prepared.target.name, time)
         self._shared = shared
         self._prepared = prepared
         self._times = times

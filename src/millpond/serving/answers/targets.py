@@ -13,7 +13,7 @@ from millpond.serving.answers.one_key import OneKey, one_key
 from millpond.serving.answers.prepared import Prepared, ResolvedTarget
 from millpond.serving.counters import Counters
 from millpond.serving.groups.served_group import ServedGroup
-from millpond.serving.messages import Target
+from millpond.serving.messages import Target, feature_names
 from millpond.suggestions import hint
 
 Definition = GroupByPlan | GroupBy | Join
@@ -66,6 +66,11 @@ class Targets:
         if isinstance(target, str):
             name = target
         else:
+            if not isinstance(target, GroupBy | Join):
+                raise OptionError(
+                    f"target is {target!r}; expected the name of a GroupBy or Join, or its definition. The target "
+                    f"comes first, then the keys; {hint(target, sorted(self._resolved))}"
+                )
             name = target.name
             known = self._definitions.get(name, target)
             if known is not target and known != target:
@@ -81,7 +86,7 @@ class Targets:
             OptionError: the target or a feature is not served here.
         """
         name = self.name(target)
-        wanted = None if features is None else tuple(features)
+        wanted = None if features is None else feature_names(features)
         prepared = self._prepared.get((name, wanted))
         if prepared is None:
             prepared = self._resolved[name].prepare(wanted, self._counters.bound)

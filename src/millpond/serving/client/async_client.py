@@ -18,7 +18,7 @@ from millpond.serving.client.address import Address, address_of, checked_pool_si
 from millpond.serving.client.conversation import batches_of, name_of
 from millpond.serving.client.exchange import Answer, AnswerReader
 from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, has_failed, in_order
-from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.messages import FetchRequest, FetchResponse, feature_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +74,7 @@ class AsyncFetchClient:
         explain: bool = False,
     ) -> FetchResponse:
         """Answer one request; as `fetch_many`."""
-        wanted = None if features is None else tuple(features)
+        wanted = None if features is None else feature_names(features)
         return (await self.fetch_many([FetchRequest(name_of(target), keys, at, context, wanted, explain)]))[0]
 
     async def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:

@@ -16,15 +16,24 @@ from urllib.parse import quote
 
 import msgspec
 
-from millpond.errors import DataError, MillpondError, UnavailableError
+from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
+from millpond.features.stored.rows import MAX_QUERY_MS
+from millpond.serving.answers.query_times import refused_time
 from millpond.serving.client.address import Address
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
 from millpond.serving.http.json_types import feature_values
 from millpond.serving.http.problems import KINDS, RETRIED, Failure
 from millpond.serving.http.served_targets import ServedTarget
-from millpond.serving.messages import FetchRequest, FetchResponse, ValueState
+from millpond.serving.messages import (
+    FetchRequest,
+    FetchResponse,
+    ValueState,
+    feature_names,
+    refuse_requests,
+    refused_context,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,15 +73,32 @@ class Batch(NamedTuple):
 
 
 def name_of(target: str | GroupBy | Join) -> str:
-    """Return the name of a target."""
-    return target if isinstance(target, str) else target.name
+    """Return the name of a target.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if isinstance(target, str):
+        return target
+    if isinstance(target, GroupBy | Join):
+        return target.name
+    raise OptionError(
+        f"target is {target!r}; expected the name of a GroupBy or Join, or its definition. The target comes first, "
+        "then the keys"
+    )
 
 
 def batches_of(requests: Sequence[FetchRequest]) -> list[Batch]:
-    """Group the requests into as few calls as possible."""
+    """Group the requests into as few calls as possible.
+
+    Raises:
+        DataError: they are no requests.
+    """
     batches: dict[tuple[str, tuple[str, ...] | None, bool], Batch] = {}
     for position, request in enumerate(requests):
-        features = None if request.features is None else tuple(request.features)
+        if not isinstance(request, FetchRequest) or not isinstance(request.name, str):
+            refuse_requests(requests, TypeError(f"requests[{position}] is no request"))
+        features = None if request.features is None else feature_names(request.features)
         key = (request.name, features, request.explain)
         batch = batches.get(key)
         if batch is None:
@@ -120,7 +146,7 @@ class Conversation:
         """Return the call that fetches a table of keys."""
         import pyarrow as pa
 
-        query = "" if features is None else "?features=" + quote(",".join(features))
+        query = "" if features is None else "?features=" + quote(",".join(feature_names(features)))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -218,10 +244,19 @@ def _path(name: str) -> str:
 
 
 def _item(request: FetchRequest) -> dict[str, Any]:
+    if not isinstance(request.keys, Mapping):
+        raise DataError(
+            f"{request.name!r}: keys are {request.keys!r}; expected a mapping from names to values, such as "
+            '{"user_id": 3}'
+        )
     item: dict[str, Any] = {"keys": request.keys}
     _refuse_infinite(request.keys)
     if request.at is not None:
+        if type(request.at) is not int or request.at >= MAX_QUERY_MS:
+            raise refused_time(request.name, request.at)
         item["at"] = request.at
+    if request.context is not None and not isinstance(request.context, Mapping):
+        raise refused_context(request.name, request.context)
     if request.context:
         _refuse_infinite(request.context)
         item["context"] = request.context

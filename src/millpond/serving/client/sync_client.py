@@ -29,7 +29,7 @@ from millpond.serving.client.conversation import batches_of, name_of
 from millpond.serving.client.exchange import Answer, AnswerReader, BrokenAnswerError
 from millpond.serving.client.retries import Deadline
 from millpond.serving.client.steps import NO_ANSWER, FetchSteps, Outcome, Pause, Steps, has_failed, in_order
-from millpond.serving.messages import FetchRequest, FetchResponse
+from millpond.serving.messages import FetchRequest, FetchResponse, feature_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class FetchClient:
         explain: bool = False,
     ) -> FetchResponse:
         """Answer one request; as `fetch_many`."""
-        wanted = None if features is None else tuple(features)
+        wanted = None if features is None else feature_names(features)
         return self.fetch_many([FetchRequest(name_of(target), keys, at, context, wanted, explain)])[0]
 
     def fetch_many(self, requests: Sequence[FetchRequest]) -> list[FetchResponse]:

@@ -172,7 +172,7 @@ def _shared(bounds: Mapping[str, GroupBounds], cache_budget: CacheSize) -> dict[
     if asked <= budget.max_bytes:
         return dict(bounds)
     _log.warning(
-        "the caches of %d GroupBys ask for %d bytes, the budget is %d: each gets %.0f %% of what it asks for",
+        "the caches of %d GroupBys ask for %d bytes, the budget is %d: each gets %.3g %% of what it asks for",
         len(bounds),
         asked,
         budget.max_bytes,

@@ -42,6 +42,7 @@ from millpond.features import (
     closing_time,
     serving_info_key,
 )
+from millpond.features.stored.rows import stream_start
 from millpond.kv import Get, KVStore, PartlyReadError, TimedValue
 from millpond.serving.group_status import NEVER_MS, Served
 from millpond.serving.groups.served_group import ServedGroup
@@ -238,8 +239,8 @@ class ServingInfos:
         began_ms, number = self._clock(), next(self._reads)
         groups = list(self._groups.values())
         gets = [self.confirm_get(group.name) for group in groups]
-        tiled = [group for group in groups if group.is_tiled]
-        gets += [Get(group.stream_dataset, CLOSING_KEY) for group in tiled]
+        streamed = [group for group in groups if group.has_stream]
+        gets += [Get(group.stream_dataset, CLOSING_KEY) for group in streamed]
         answers: Sequence[list[TimedValue] | UnavailableError] = ()
         try:
             answers = self._store.get_many(gets) if gets else ()
@@ -248,7 +249,7 @@ class ServingInfos:
             self.failures += 1
         self.reads += bool(gets)
         self.gets += len(gets)
-        closing = dict(zip((group.name for group in tiled), answers[len(groups) :], strict=True))
+        closing = dict(zip((group.name for group in streamed), answers[len(groups) :], strict=True))
         for group, rows in zip(groups, answers, strict=False):
             if isinstance(rows, UnavailableError):
                 self._take_failure(group, rows, began_ms)
@@ -287,46 +288,68 @@ class ServingInfos:
         if before.is_read and before.raw == raw:
             landed, problem = before.landed, before.problem
         else:
-            landed, problem = _landed(group.plan, raw)
+            landed, problem = _landed(group.plan, raw, self._store)
             # After an outage the same batch must be the same object: cached rows are compared by identity.
             known = self._out_of_reach.pop(group.name, None)
             if known is not None and landed is not None and known.info == landed.info:
                 landed = known
         closed_ms: int | None = None
+        started_ms = before.started_ms
         if closing_rows is not None:
+            values = [row.value for row in closing_rows]
             try:
-                found = closing_time([row.value for row in closing_rows])
+                found, started_ms = closing_time(values), stream_start(values)
             except CorruptionError:
                 # Without a closing time absent tiles are gaps: less is cached, and every answer stays right.
                 found = None
                 self.failures += 1
-            closed_ms = NEVER_MS if found is None else found
+            closed_ms = found if found is not None and group.is_tiled else NEVER_MS
+        # With a gap the record is not taken as read: it is looked at again until batch and stream meet.
+        is_read = True
+        if landed is not None and started_ms is not None and landed.batch_end_ms < started_ms:
+            self._out_of_reach[group.name] = landed
+            problem = _gap(group.name, landed.batch_end_ms, started_ms)
+            landed, is_read = None, False
         follow_up: Callable[[], None] | None = None
         if landed is not None and landed is not before.landed and self._on_landing is not None:
             follow_up = self._on_landing(group, landed, in_request)
         with self._lock:
             current = group.served
             if number < self._infos_taken.get(group.name, number):
-                landed, problem, raw, follow_up = current.landed, current.problem, current.raw, None
-            elif current.is_read and current.raw == raw:
+                landed, problem, raw, is_read = current.landed, current.problem, current.raw, current.is_read
+                follow_up = None
+            elif is_read and current.is_read and current.raw == raw:
                 # Another read took the same record meanwhile: cached rows are compared by the identity of its batch.
                 landed, follow_up = current.landed, None
             self._infos_taken[group.name] = max(number, self._infos_taken.get(group.name, number))
             if closed_ms is None or number < self._closing_taken.get(group.name, number):
-                closed_ms = current.closed_ms
+                closed_ms, started_ms = current.closed_ms, current.started_ms
             else:
                 self._closing_taken[group.name] = number
             restarts = current.restarts + (closed_ms < current.closed_ms)
-            served = group.served = Served(landed, closed_ms, restarts, problem, raw, is_read=True)
+            served = group.served = Served(landed, closed_ms, restarts, problem, raw, is_read, started_ms)
         if follow_up is not None and not (in_request and self._is_begun(follow_up)):
             follow_up()
         return served
 
 
-def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, str | None]:
+def _gap(name: str, batch_end_ms: int, started_ms: int) -> str:
+    return (
+        f"GroupBy {name!r}: its batch ends at {batch_end_ms} and its stream has events from {started_ms} on; those "
+        "between the two are in neither. Upload a later batch end, or start the stream at this one with an empty "
+        "checkpoint folder."
+    )
+
+
+def _shown(store: KVStore) -> str:
+    """Return a store as its own text names it, without secrets; one without such a text is just the store."""
+    return "the store" if type(store).__repr__ is object.__repr__ else repr(store)
+
+
+def _landed(plan: GroupByPlan, raw: bytes | None, store: KVStore) -> tuple[LandedBatch | None, str | None]:
     """Decode a record: return the batch that it points to, or why that batch cannot be served."""
     if raw is None:
-        return None, f"GroupBy {plan.name!r}: no batch has been uploaded. Run its upload first."
+        return None, f"GroupBy {plan.name!r}: no batch has been uploaded to {_shown(store)}. Run its upload first."
     try:
         info = ServingInfo.decode(raw)
     except CorruptionError as error:
@@ -341,7 +364,8 @@ def _landed(plan: GroupByPlan, raw: bytes | None) -> tuple[LandedBatch | None, s
             return None, (
                 f"GroupBy {plan.name!r}: the {what} was written under definition {info.definition_hash} in form "
                 f"{found}, this fetcher serves definition {plan.definition_hash} in form {wanted}. Upload again, or "
-                "serve with the definition of the upload."
+                "serve with the definition of the upload. `millpond compile DEFINITIONS --store URL` says what a "
+                "change costs."
             )
     try:
         return LandedBatch(info, plan), None

@@ -86,8 +86,24 @@ def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = 
         DataError: as `batch_rows`.
     """
     read = []
+    whose = f"GroupBy {group_by.name!r}"
+    for source, history, stream in streams_of(group_by):
+        rows = _selected(_stream(spark, stream, history, tables), source, stream)
+        # A batch has every event before its end, whenever it arrived. So the stream too goes by the event's own time.
+        changes = _changes(rows, source, whose) if isinstance(source, EntitySource) else _always()
+        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *changes))
+    return _union(read)
+
+
+def streams_of(group_by: GroupBy) -> list[tuple[EventSource | EntitySource, str, str]]:
+    """Return the sources of a GroupBy, each with the table of its history or changes and their stream.
+
+    Raises:
+        OptionError: a source has no stream.
+    """
+    found: list[tuple[EventSource | EntitySource, str, str]] = []
+    whose = f"GroupBy {group_by.name!r}"
     for source in sources_of(group_by):
-        whose = f"GroupBy {group_by.name!r}"
         if isinstance(source, JoinSource):
             raise OptionError(f"{whose}: a Join has no stream of its own; upload this GroupBy instead of streaming it")
         if isinstance(source, EventSource):
@@ -96,11 +112,8 @@ def stream_rows(spark: SparkSession, group_by: GroupBy, tables: Tables | None = 
             history, stream = source.mutations, source.mutation_stream
         if stream is None:
             raise OptionError(f"{whose}: its source {history!r} has no stream; declare one, or only upload it")
-        rows = _selected(_stream(spark, stream, history, tables), source, stream)
-        # A batch has every event before its end, whenever it arrived. So the stream too goes by the event's own time.
-        changes = _changes(rows, source, whose) if isinstance(source, EntitySource) else _always()
-        read.append(rows.select(*plan_columns(rows, group_by, source.time_column), *changes))
-    return _union(read)
+        found.append((source, history, stream))
+    return found
 
 
 def history_rows(

@@ -19,14 +19,25 @@ from pyspark.sql.types import StructField, StructType
 from pyspark.sql.types import _parse_datatype_string as parse_ddl  # what keyed() reads schemas with, too
 
 from millpond.errors import OptionError
-from millpond.features import HORIZON_MS, GroupBy, GroupByPlan, compile_group_by, stream_dataset
+from millpond.features import (
+    CLOSING_KEY,
+    HORIZON_MS,
+    ClosingTime,
+    GroupBy,
+    GroupByPlan,
+    closing_time,
+    compile_group_by,
+    encode_closing_time,
+    stream_dataset,
+)
 from millpond.features.batch import check_batch_end
 from millpond.features.definitions import EntitySource
-from millpond.kv import KVStore
+from millpond.features.stored.rows import NEVER_CLOSED_MS, stream_start
+from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
 from millpond.spark.features.columns import TIME, input_names, key_names
-from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows
+from millpond.spark.features.sources import IS_DELETE, VISIBLE, Tables, sources_of, stream_rows, streams_of
 from millpond.spark.features.tiles.combine import COMBINED_SCHEMA, EVENT_TIME, OWN_TIME, EventCounts, combiner
 from millpond.spark.features.tiles.processor import DEFAULT_RETENTION_MS, TileProcessor
 from millpond.spark.features.tiles.rows import TILE_SCHEMA
@@ -108,12 +119,32 @@ def stream(
     )
     dataset = stream_dataset(plan.name, plan.generation)
     store.create(dataset, rows="many", ttl_ms=least_ttl_ms)
+    started_ms = publish_start(store, dataset, start_ms)
     writer = updates.writeStream.queryName(f"{plan.name}.stream").outputMode("update")
     if trigger is not None:
         writer = writer.trigger(**trigger)
     # A small tile is read until the largest tile that holds it has closed.
-    put = tile_writer(dataset, plan.name, store, counts, recorder, keep_ms=retention_ms + plan.layers[-1])
+    put = tile_writer(
+        dataset, plan.name, store, counts, recorder, keep_ms=retention_ms + plan.layers[-1], started_ms=started_ms
+    )
     return writer.foreachBatch(put).option("checkpointLocation", checkpoint).start()
+
+
+def publish_start(store: KVStore, dataset: str, start_ms: int) -> int | None:
+    """Publish from when on the stream has all events, so that no older batch is served with a gap behind it.
+
+    A stream that goes on where one has closed tiles leaves no gap, and that one's start counts. It is None if that one
+    did not publish it.
+    """
+    (rows,) = store.get_many([Get(dataset, CLOSING_KEY)])
+    values = [row.value for row in rows]
+    closed_ms, started_ms = closing_time(values), stream_start(values)
+    if closed_ms is not None and start_ms <= closed_ms:
+        return None if started_ms is None else min(started_ms, start_ms)
+    if started_ms != start_ms:
+        closing = ClosingTime(0, 1, NEVER_CLOSED_MS if closed_ms is None else closed_ms, start_ms)
+        store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing))])
+    return start_ms
 
 
 def tile_updates(
@@ -155,12 +186,22 @@ def _combined(
     return keyed_map(timed, combine, _combined_schema(timed), "slot")
 
 
-def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
-    if plan.group_by.accuracy != "temporal":
+def check_streamable(group_by: GroupBy) -> None:
+    """Raise if a GroupBy cannot be streamed. It needs no session.
+
+    Raises:
+        OptionError: the GroupBy is a snapshot, or a source has no stream.
+    """
+    if group_by.accuracy != "temporal":
         raise OptionError(
-            f'GroupBy {plan.name!r}: it is of accuracy "snapshot", so only its upload is served; there is nothing to '
-            'stream. Say accuracy="temporal" to follow events up to the query.'
+            f'GroupBy {group_by.name!r}: it is of accuracy "snapshot", so only its upload is served; there is nothing '
+            'to stream. Say accuracy="temporal" to follow events up to the query.'
         )
+    streams_of(group_by)
+
+
+def _check(plan: GroupByPlan, start_ms: int, lateness_ms: int) -> None:
+    check_streamable(plan.group_by)
     check_batch_end(start_ms, plan.tile_ms)
     if type(lateness_ms) is not int or lateness_ms < 0:
         raise OptionError(

@@ -125,7 +125,9 @@ def _with_part(
 ) -> DataFrame:
     """Return rows with the features of one part after their columns."""
     group_by = part.group_by
-    answers: PointInTime | ChangingRows = ChangingRows(group_by) if changing else PointInTime(group_by)
+    answers: PointInTime | ChangingRows = (
+        ChangingRows(group_by, time_column) if changing else PointInTime(group_by, time_column=time_column)
+    )
     asked = _queries_of(rows, join, part, history, time_column)
     rows_of_keys = _together(_events_of(history, asked, group_by, changing=changing), asked, group_by)
     types = {name: T.StructField(name, _spark_type(text)) for name, text in answers.types.items()}

@@ -50,10 +50,12 @@ from millpond.spark.features.upload_lease import leased
 
 _OUTCOME = (
     "rows bigint, bytes bigint, checksum bigint, events bigint, without_key bigint, without_time bigint, "
-    "problem string, table_files array<string>"
+    "latest_ms bigint, problem string, table_files array<string>"
 )
 _CHECKSUM_BITS = 63
 _RETIRED_FORMAT = 1
+_SEVENTIES_END_MS = 315_532_800_000
+"""The start of 1980."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +99,8 @@ def upload(
 
     Args:
         group_by: what to compute.
-        batch_end_ms: a full hour UTC, and a multiple of the plan's smallest tile; not in the future.
+        batch_end_ms: a full hour UTC, and a multiple of the plan's smallest tile; not in the future, and not before
+            the batch end that is served.
             Rows at or after it are left to the stream.
         store: the store to write to; it must be picklable, because it travels to the executors.
         tables: DataFrames that replace the tables of these names. A GroupBy without sources reads the one under its
@@ -112,7 +115,8 @@ def upload(
             table is uploaded from the events alone.
 
     Raises:
-        OptionError: the batch end is invalid or in the future, or a later upload is already served.
+        OptionError: the batch end is invalid or in the future, or a batch end or landing time after this one is
+            served already.
         DataError: a column is missing or of a wrong type (then nothing has been written), or a value in
             it cannot be aggregated (then the former upload is still served).
         UnavailableError: another upload of this GroupBy is running, or the store failed; the former upload
@@ -141,7 +145,7 @@ def upload(
     with leased(store, plan.name, clock) as lease:
         landing_ms = clock() if landing_ms is None else landing_ms
         previous = read_serving_info(store, plan.name)
-        _check_landing(plan, landing_ms, previous)
+        _check_order(plan, batch_end_ms, landing_ms, previous)
         dataset = _unread(batch_dataset(plan.name, batch_end_ms, landing_ms), previous)
         change = None if table is None else _change(spark, table, rows, batch_end_ms, watch=True)
         outcomes = _written(plan, store, dataset, batch_end_ms, rows, change)
@@ -151,6 +155,7 @@ def upload(
         elif table is not None and change is not None:
             change = settled
         counts = _summed(plan, outcomes)
+        _warn_of_seconds(plan, batch_end_ms, counts, outcomes)
         info = ServingInfo(
             group_by=plan.name,
             definition_hash=plan.definition_hash,
@@ -189,8 +194,17 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000  # noqa: TID251 - "now" by the wall clock is what landing means
 
 
-def _check_landing(plan: GroupByPlan, landing_ms: int, previous: ServingInfo | None) -> None:
-    if previous is not None and previous.batch_landing_ms > landing_ms:
+def _check_order(plan: GroupByPlan, batch_end_ms: int, landing_ms: int, previous: ServingInfo | None) -> None:
+    """Refuse an upload that is older than the one that is served: its day after would be in no batch and no tile."""
+    if previous is None:
+        return
+    if previous.batch_end_ms > batch_end_ms:
+        raise OptionError(
+            f"GroupBy {plan.name!r}: batch_end_ms {batch_end_ms} is before {previous.batch_end_ms}, the batch end that "
+            "is served; events between the two would be missing. A later upload has replaced this one: do not run it "
+            "again, or upload the served batch end again"
+        )
+    if previous.batch_landing_ms > landing_ms:
         raise OptionError(
             f"GroupBy {plan.name!r}: landing_ms {landing_ms} is before {previous.batch_landing_ms}, when the "
             "upload that is now served landed; give the time of this upload, or leave it out"
@@ -278,8 +292,9 @@ def _writer(
             store.bulk_put(dataset, puts())
         except DataError as error:
             problem = str(error)
-        counts = (rows, written, checksum, events.events, events.without_key, events.without_time, problem)
-        outcome = dict(zip(_OUTCOME_NAMES, (*counts, () if attempt is None else attempt.files), strict=True))
+        counts = (rows, written, checksum, events.events, events.without_key, events.without_time, events.latest_ms)
+        files = () if attempt is None else attempt.files
+        outcome = dict(zip(_OUTCOME_NAMES, (*counts, problem, files), strict=True))
         yield pa.RecordBatch.from_pylist([outcome], schema=_OUTCOME_SCHEMA)
 
     return write
@@ -306,6 +321,20 @@ def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:
             counts.without_time,
         )
     return counts
+
+
+def _warn_of_seconds(plan: GroupByPlan, batch_end_ms: int, counts: UploadCounts, outcomes: list[Row]) -> None:
+    """Warn if the events of a batch of today are all of the seventies, as times in seconds are."""
+    latest_ms = max((row.latest_ms for row in outcomes if row.latest_ms is not None), default=None)
+    if latest_ms is not None and 0 <= latest_ms < _SEVENTIES_END_MS <= batch_end_ms:
+        _log.warning(
+            "GroupBy %r: the latest of %d rows is of %s UTC, and %d keys were written. If its times are in seconds, "
+            "multiply them by 1000: expected are milliseconds since 1970 UTC",
+            plan.name,
+            counts.events,
+            np.datetime64(latest_ms, "ms"),
+            counts.rows,
+        )
 
 
 def _tell(recorder: Recorder, name: str, counts: UploadCounts, seconds: float) -> None:

@@ -21,11 +21,21 @@ from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
 from millpond.state.heap.hot_path import hot_path
-from millpond.state.heap.tables import EntryTables, FlatTables, ListTables
-from millpond.state.heap.versions import ListVersion, LoggedVersion, Table, Version, keep_list
+from millpond.state.heap.tables import EntryTables, FlatTables, ListTables, drop_if_empty
+from millpond.state.heap.versions import (
+    EntryVersion,
+    ListVersion,
+    LoggedVersion,
+    Table,
+    Version,
+    keep_entry,
+    keep_list,
+)
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form, given_forms
 from millpond.state.types.rows import Row, RowCodec
+
+_NO_ENTRIES: Table = {}
 
 
 class HeapState:
@@ -184,14 +194,6 @@ class BoundState(HeapState):
     def exists(self) -> bool:
         return given_form(self._context.key) in self._table
 
-    def clear(self) -> None:
-        key, table = given_form(self._context.key), self._table
-        if key in table:
-            self._undo.setdefault(key, table[key])
-            del table[key]
-            if self._mutable:
-                self._handed.pop(key, None)
-
 
 class HeapListState(BoundState):
     """Lists, which grow in place. The undo map says how long they were before (see `ListTables`).
@@ -255,7 +257,7 @@ class HeapMapState(BoundState):
         self._check_key = RowCodec(descriptor.map_key_schema, who).check_key()
 
     def _new_tables(self) -> EntryTables:
-        return EntryTables(Version)
+        return EntryTables(EntryVersion)
 
     def write(self, cells: Cells) -> None:
         self.tables.write(cells)
@@ -293,9 +295,7 @@ class HeapMapState(BoundState):
     def put(self, map_key: Row, value: Any) -> None:
         at, checked, key = self._check_key(map_key), self._check(value), given_form(self._context.key)
         entries = self._table.get(key)
-        undo = self._undo.setdefault(key, {})
-        if at not in undo:
-            undo[at] = ABSENT if entries is None else entries.get(at, ABSENT)
+        keep_entry(self._undo, key, at, _NO_ENTRIES if entries is None else entries)
         if entries is None:
             self._table[key] = {at: checked}
         else:
@@ -310,10 +310,9 @@ class HeapMapState(BoundState):
         key, at = given_form(self._context.key), self._check_key(map_key)
         entries: Table = self._table.get(key, {})
         if at in entries:
-            self._undo.setdefault(key, {}).setdefault(at, entries[at])
+            keep_entry(self._undo, key, at, entries)
             del entries[at]
-            if not entries:
-                del self._table[key]
+            drop_if_empty(self._table, key, entries)
             if self._mutable:
                 self._handed.get(key, {}).pop(at, None)
 
@@ -327,9 +326,9 @@ class HeapMapState(BoundState):
         key = given_form(self._context.key)
         entries = self._table.get(key)
         if entries:
-            undo = self._undo.setdefault(key, {})
-            for at, value in entries.items():
-                undo.setdefault(at, value)
+            whole = dict(entries.items())
+            for at in whole:
+                keep_entry(self._undo, key, at, whole)
             del self._table[key]
             if self._mutable:
                 self._handed.pop(key, None)

@@ -29,7 +29,17 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from millpond.state.backend.protocols import ABSENT, Appended, Cells
-from millpond.state.heap.versions import ListVersion, Table, Version, keep_list, later_versions, undo_after
+from millpond.state.heap.versions import (
+    EntryVersion,
+    ListVersion,
+    Table,
+    Version,
+    keep_entry,
+    keep_list,
+    kept_entries,
+    later_versions,
+    undo_after,
+)
 from millpond.state.types.key_types import as_row, as_rows, given_forms
 from millpond.state.types.rows import Row
 
@@ -207,7 +217,7 @@ def _change(old: Any, now: Any) -> Any:
     return Appended(values[old.length : length])
 
 
-class EntryTables(FlatTables[Version]):
+class EntryTables(FlatTables[EntryVersion]):
     """Tables of map states: live tables and undo maps have a second level, by map key. Each entry is a cell.
 
     A key without entries is in no live table. A dictionary of entries may be replaced by another: entries that did
@@ -220,16 +230,14 @@ class EntryTables(FlatTables[Version]):
         for key_group, key, map_key, value in places:
             table = self.live.setdefault(key_group, {})
             entries = table.get(key, {})
-            undo = self.open.undo.setdefault(key_group, {}).setdefault(key, {})
-            if map_key not in undo:
-                undo[map_key] = entries.get(map_key, ABSENT)
+            keep_entry(self.open.maps.setdefault(key_group, {}), key, map_key, entries)
             set_entry(table, key, map_key, value)
 
     def roll_back(self) -> None:
         """Write the old entries of the open version back, and begin another version."""
-        for key_group, undo in self.open.undo.items():
+        for key_group in self.open.maps:
             table = self.live[key_group]
-            for key, old_entries in undo.items():
+            for key, old_entries in self.open.old_values(key_group).items():
                 for map_key, old in old_entries.items():
                     set_entry(table, key, map_key, old)
         self.end_version()
@@ -244,12 +252,12 @@ class EntryTables(FlatTables[Version]):
                 found[key] = {map_key: value for map_key, value in entries.items() if value is not ABSENT}
         return self._as_cells(key_group, found)
 
-    def changes_of(self, version: Version) -> Cells:
+    def changes_of(self, version: EntryVersion) -> Cells:
         """Return the entries that a closed version changed, with their values as of it."""
         changed = Cells(map_keys=[])
-        for key_group, undo in sorted(version.undo.items()):
+        for key_group, undo in sorted(version.maps.items()):
             table = self.live[key_group]
-            found = {key: self._present(table.get(key, {}).copy(), of) for key, of in undo.items()}
+            found = {key: self._present(table.get(key, {}).copy(), kept_entries(old)) for key, old in undo.items()}
             for later in reversed(undo_after(version, key_group)):
                 for key in found.keys() & later.keys():
                     entries, old_entries = found[key], later[key].copy()
@@ -257,9 +265,9 @@ class EntryTables(FlatTables[Version]):
             _add_entries(changed, key_group, found)
         return changed
 
-    def count_changes(self, version: Version) -> int | None:
+    def count_changes(self, version: EntryVersion) -> int | None:
         """Return how many entries a closed version changed."""
-        return sum(len(entries) for undo in version.maps.values() for entries in undo.values())
+        return sum(len(kept_entries(old)) for undo in version.maps.values() for old in undo.values())
 
     @staticmethod
     def _present(entries: Table, of: Iterable[Row]) -> Table:
@@ -284,8 +292,13 @@ def set_entry(table: Table, key: Any, map_key: Row, value: Any) -> None:
     entries = table.get(key)
     if entries is not None:
         entries.pop(map_key, None)
-        if not entries:
-            del table[key]
+        drop_if_empty(table, key, entries)
+
+
+def drop_if_empty(table: Table, key: Any, entries: Any) -> None:
+    """Drop a key without entries from a live table. A table on disk has none to drop: it holds entries, not keys."""
+    if type(table) is dict and not entries:
+        del table[key]
 
 
 def _add_entries(cells: Cells, key_group: int, table: Table) -> None:

@@ -3,11 +3,11 @@
 On the data path it takes the place of the heap backend, with the same versions. The checkpoint holds the durable
 copy. So every backend creates its folder anew, and removes it when it closes.
 
-Versions are made of RocksDB's own snapshots. A commit replaces the set of changed db keys by an empty one and takes a
-snapshot. It reads, copies and flushes nothing, and costs the same for one changed cell and for a million. Whoever
-writes the delta reads it later from that snapshot. A rollback writes back the value that the last committed snapshot
-has for every changed key. Reverting a commit does the same with the snapshot before it. A `Snapshot` also has a
-cursor of its own, for scans, which keeps the memtables and files of its time until it is released.
+Versions are made of RocksDB's own snapshots. A commit begins another set of changed db keys and takes a snapshot. It
+reads, copies and flushes nothing, and costs the same for one changed cell and for a million. Whoever writes the delta
+reads it later from that snapshot. A rollback writes back the value that the last committed snapshot has for every
+changed key. Reverting a commit does the same with the snapshot before it. A `Snapshot` also has a cursor of its own,
+for scans, which keeps the memtables and files of its time until it is released.
 
 Invariant: `_snapshot` is the last committed version, and live data differs from it only in keys that are in a state's
 `changed`. If the disk has no room for a rollback, the database stays ahead, and reads go through `unreverted`. So the
@@ -28,6 +28,7 @@ from millpond.state.backend.declarations import Declarations, foreign_key_group,
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.backend.timer_queue import TimersByTime
+from millpond.state.rocksdb.changed_keys import ChangedKeys
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb.lists import RocksDbListState
 from millpond.state.rocksdb.states import Change, RocksDbMapState, RocksDbState, RocksDbValueState
@@ -139,7 +140,7 @@ class RocksDbBackend(PlainBackend):
         )
 
     def commit(self) -> Snapshot:
-        """End the version: replace the sets of changed keys and take a snapshot of the database."""
+        """End the version: begin other sets of changed keys and take a snapshot of the database."""
         if self._unreverted is not None:
             self._unreverted.put_back()
         # Both before anything changes: if one fails, the version stays open.
@@ -177,7 +178,7 @@ class RocksDbBackend(PlainBackend):
         """Free what the last version replaced."""
         self._snapshot_before = None
         for state in self._states.values():
-            state.committed_changed = set()
+            state.committed_changed = ChangedKeys()
 
     def load(self, descriptor: StateDescriptor, cells: Cells) -> None:
         """Put or delete cells as part of a restore."""
@@ -203,7 +204,7 @@ class RocksDbBackend(PlainBackend):
         self._states.clear()
         self._database.close()
 
-    def _revert(self, version: Any, changed: Iterable[tuple[RocksDbState, Collection[Any]]]) -> None:
+    def _revert(self, version: Any, changed: Iterable[tuple[RocksDbState, ChangedKeys]]) -> None:
         """Write a version's values back, or have reads see them if they cannot be written."""
         rows = (at for state, cells in changed for at in state.rows_of(cells, version))
         keys = set(rows) if self._unreverted is None else self._unreverted.keys.union(rows)

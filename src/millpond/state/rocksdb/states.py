@@ -1,8 +1,8 @@
 """The handles of states in RocksDB: each use is one read or write of the database, with little Python around it.
 
 Every handle keeps the current key's db key until the key or its group changes. So a get and the update after it encode
-the key once. An update does not read. The changes of an open version are a set of db keys, from which delta,
-rollback and revert are made.
+the key once. An update does not read. The changes of an open version are its changed db keys, from which
+delta, rollback and revert are made.
 
 Invariant: a db key is in `changed` before the database changes under it.
 
@@ -20,6 +20,7 @@ from millpond.state.backend.current_key import Who, no_current_key
 from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.rocksdb.batch_access import ManyInDatabase
+from millpond.state.rocksdb.changed_keys import ChangedKeys
 from millpond.state.rocksdb.database import Database
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
@@ -46,9 +47,10 @@ class RocksDbState:
     def __init__(self, descriptor: StateDescriptor, number: int, context: KeyContext, database: Database) -> None:
         self.descriptor = descriptor
         self.prefix = STATE_PREFIX.pack(number)
-        self.changed: set[bytes] = set()
-        self.committed_changed: set[bytes] = set()
+        self.changed = ChangedKeys()
+        self.committed_changed = ChangedKeys()
         self.handed: dict[bytes, Any] = {}
+        self._note = self.changed.recent.add
         self._number = number
         self._context = context
         self._database = database
@@ -103,13 +105,17 @@ class RocksDbState:
 
     def end_version(self) -> "Change":
         """Begin another version. Return the changes of this one."""
-        self.committed_changed, self.changed = self.changed, set()
-        self.handed = {}
+        self.committed_changed = self.changed
+        self._begin()
         return Change(self, self.committed_changed)
 
     def forget_changes(self) -> None:
         """Begin the open version again, without its changes."""
-        self.changed = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.changed = ChangedKeys()
+        self._note = self.changed.recent.add
         self.handed = {}
 
     def rows_of(self, changed: Iterable[bytes], version: Any) -> Iterator[bytes]:  # noqa: ARG002 - a cell is one row
@@ -118,7 +124,7 @@ class RocksDbState:
 
     def changes(self, changed: Any, read: Callable[[bytes], bytes | None]) -> Iterator[Cells]:
         """Yield a version's changes, in the order of the database, a few hundred cells at a time."""
-        remaining = iter(sorted(changed))
+        remaining = iter(changed)
         while piece := list(islice(remaining, _PIECE)):
             yield self.cells_of((at, read(at)) for at in piece)
 
@@ -181,6 +187,7 @@ class RocksDbState:
         self._at = self.key_prefix(context.key_group, context.key)
         self.handed = {}
         self._key, self._key_group = context.key, context.key_group
+        self.changed.pack_if_large()
 
     def _data(self, at: bytes) -> bytes | None:
         try:
@@ -190,14 +197,14 @@ class RocksDbState:
         return data
 
     def _put(self, at: bytes, data: bytes) -> None:
-        self.changed.add(at)
+        self._note(at)
         try:
             self._db[at] = data
         except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else
             self._database.write_again(error, lambda: self._db.__setitem__(at, data))
 
     def _delete(self, at: bytes) -> None:
-        self.changed.add(at)
+        self._note(at)
         self.handed.pop(at, None)
         try:
             del self._db[at]
@@ -249,7 +256,7 @@ class RocksDbValueState(RocksDbState, PlainValue):
         checked = self._check(value)
         data = self.dumps(checked)
         at = self._at
-        self.changed.add(at)
+        self._note(at)
         try:
             self._db[at] = data
         except Exception as error:  # noqa: BLE001 - rocksdict raises nothing else

@@ -77,7 +77,7 @@ class RocksDbTimerState(RocksDbMapState):
         stored = number + self.dumps(self._check(value))
         self._next += 1
         self._first = min(self._first, place)
-        self.changed.add(at)
+        self._note(at)
         self._database.write((at, place), (stored, _of_key(key)))
 
     def remove(self, map_key: Row) -> None:

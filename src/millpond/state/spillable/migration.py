@@ -22,7 +22,7 @@ from millpond.state.backend.pairs import Pair
 from millpond.state.backend.protocols import ABSENT
 from millpond.state.heap.states import HeapState
 from millpond.state.heap.tables import set_cell, set_entry
-from millpond.state.heap.versions import later_versions
+from millpond.state.heap.versions import kept_entries, later_versions
 from millpond.state.spillable.accounting import StateSizes
 from millpond.state.spillable.spill_file import SpillFile
 from millpond.state.spillable.spilled_tables import LastRead, SpilledMapTable, SpilledTable
@@ -129,7 +129,7 @@ class Migration(ABC):
             for key, old in version.undo.get(self.key_group, {}).copy().items():
                 entries = changed.setdefault(key, set())
                 if is_map:
-                    entries.update(old)
+                    entries.update(kept_entries(old))
         return changed
 
 

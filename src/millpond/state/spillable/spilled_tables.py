@@ -91,10 +91,10 @@ class _Spilled:
 
 
 class LastRead:
-    """The last cell of a state that was read from a file: a write of the same key often follows and needs its place.
+    """The last cell of a value or list state that was read from a file.
 
-    There is one for all tables of the state. Each table is used so seldom that its own would have left the processor's
-    cache by then.
+    A write of the same key often follows, and needs its place. There is one for all tables of the state. Each table is
+    used so seldom that its own would have left the processor's cache by then.
 
     Attributes:
         cell: its key, place and value, and a token of its table that each flush replaces. So a value that another
@@ -236,14 +236,9 @@ class SpilledEntries(MutableMapping[Any, Any]):
         """Return the value of an entry, or the default."""
         table = self._table
         value = table.changed.get(self._key, places.NOTHING).get(map_key, _UNREAD)
-        if value is not _UNREAD:
-            return default if value is ABSENT else value
-        at = places.entry_place(self._prefix, map_key)
-        stored = table.file.get(table.database, at)
-        if stored is None:
-            successor = table.successor
-            return default if successor is None else successor.get(self._key, places.NOTHING).get(map_key, default)
-        return table.form.loads(places.entry(at, stored).data)
+        if value is _UNREAD:
+            value = table.stored_entry(self._key, self._prefix, map_key)
+        return default if value is ABSENT else value
 
     def __getitem__(self, map_key: Any) -> Any:
         value = self.get(map_key, ABSENT)
@@ -306,7 +301,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         changed_entries: the number of entries in `changed`. Maintenance asks for it often.
     """
 
-    __slots__ = ("_last", "changed_entries", "form")
+    __slots__ = ("_last", "_last_decoded", "_last_read", "_since", "changed_entries", "form")
 
     def __init__(self, form: EntryBytes, file: SpillFile, database: Any, key_group: int) -> None:
         super().__init__(file, database, key_group)
@@ -314,6 +309,29 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         self.changed: dict[Any, dict[Any, Any]] = {}
         self.changed_entries = 0
         self._last: tuple[Any, bytes] = (_UNREAD, b"")
+        self._since = object()
+        self._last_read: tuple[Any, Any, Any, object] = (_UNREAD, None, ABSENT, None)
+        self._last_decoded: tuple[Any, Any] = (None, ABSENT)
+
+    def stored_entry(self, key: Any, prefix: bytes, map_key: Any) -> Any:
+        """Return an entry as the file has it, or ABSENT. A timer that fires is read four times before it is removed."""
+        last, since = self._last_read, self._since
+        if last[0] is key and last[1] == map_key and last[3] is since:
+            return last[2]
+        at = places.entry_place(prefix, map_key)
+        stored = self.file.get(self.database, at)
+        if stored is None and self.successor is not None:
+            return self.successor.get(key, places.NOTHING).get(map_key, ABSENT)
+        value = ABSENT if stored is None else self._decoded(places.entry(at, stored).data)
+        self._last_read = (key, map_key, value, since)
+        return value
+
+    def _decoded(self, data: bytes) -> Any:
+        """Decode a value. Equal values in a row, such as those of timers, are one object in memory."""
+        last = self._last_decoded
+        if last[0] != data:
+            last = self._last_decoded = (data, self.form.loads(data))
+        return last[1]
 
     def get(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - there always is a view
         """Return the entries of a key."""
@@ -389,6 +407,7 @@ class SpilledMapTable(_Spilled, MutableMapping[Any, Any]):
         kept, gone = self.form.pairs(self.changed, keys)
         kept.sort()
         self.store(kept, gone)
+        self._since = object()
         if len(keys) == len(self.changed):
             self.changed = {}
         else:

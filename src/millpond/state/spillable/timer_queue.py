@@ -18,6 +18,7 @@ note. Once the entries of deleted timers are more than memory holds, they are at
 import heapq
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -115,7 +116,18 @@ class SpillingTimerQueue:
         self._deleted = 0
         self.in_runs = 0
         """Entries on disk that were not passed yet, those of deleted timers included."""
-        for timer in timers:
+        self._add_many(iter(timers))
+
+    def _add_many(self, timers: Iterator[DueTimer]) -> None:
+        """Add timers to an empty queue: as many as memory may hold are sorted once, and are a run."""
+        while len(some := list(islice(timers, self._in_memory))) == self._in_memory:
+            entries = sorted((at_ms, self._next_number(), group, encode_key(key)) for at_ms, group, key in some)
+            try:
+                self._runs.add(entries)
+            except OSError:
+                break  # `add` tries again, and tells of it
+            self.in_runs += len(entries)
+        for timer in chain(some, timers):
             self.add(timer)
 
     def __len__(self) -> int:

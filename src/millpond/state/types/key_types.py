@@ -8,14 +8,16 @@ Invariant: a field of a key is atomic, never a tuple. So each form determines th
 
 import datetime as dt
 import decimal
-from collections.abc import Collection
-from itertools import chain
+from collections.abc import Callable, Collection
+from operator import itemgetter
 from typing import Any, get_args, get_origin
 
 import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.types.rows import Row
+
+_first: Callable[[Row], Any] = itemgetter(0)
 
 _ARROW: dict[Any, pa.DataType] = {
     bool: pa.bool_(),
@@ -67,7 +69,7 @@ def given_forms(keys: Collection[Row]) -> list[Any]:
     ['ann', 'bob']
     """
     if keys and len(next(iter(keys))) == 1:
-        return list(chain.from_iterable(keys))
+        return list(map(_first, keys))
     return list(keys)
 
 

@@ -36,11 +36,12 @@ RowEncoder = Callable[[bytes, Sequence[int], Sequence[Sequence[Cell]]], bytes]
 
 @dataclass
 class RowCounts:
-    """The number of a partition's rows, and of those that belong to no key or have no time."""
+    """The number of a partition's rows, of those that belong to no key or have no time, and the latest time."""
 
     events: int = 0
     without_key: int = 0
     without_time: int = 0
+    latest_ms: int | None = None
 
 
 def batch_rows_of_keys(
@@ -52,7 +53,7 @@ def batch_rows_of_keys(
         plan: the plan of the GroupBy.
         batch_end_ms: the batch end; every row is before it.
         batches: the columns of `plan_columns`, sorted by key.
-        counts: counts the rows, and those without key or time.
+        counts: counts the rows, and those without key or time; gets the latest time.
 
     Raises:
         DataError: a value cannot be aggregated, or a key is not as declared.
@@ -160,7 +161,7 @@ _HEADER_BYTES = 5
 
 
 def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table:
-    """Return the rows that have a key and a time, and count the others.
+    """Return the rows that have a key and a time, count the others, and note the latest time.
 
     Raises:
         DataError: a time is too large for milliseconds.
@@ -178,7 +179,9 @@ def kept_rows(plan: GroupByPlan, table: pa.Table, counts: RowCounts) -> pa.Table
     table = table if with_both == len(table) else table.filter(kept)
     if len(table):
         times = times_of(table)
-        check_time_range(plan.name, int(times.min()), int(times.max()))
+        latest_ms = int(times.max())
+        check_time_range(plan.name, int(times.min()), latest_ms)
+        counts.latest_ms = latest_ms if counts.latest_ms is None else max(counts.latest_ms, latest_ms)
     return table
 
 

@@ -131,10 +131,10 @@ class TileProcessor(ArrowStatefulProcessor):
         elif stored != dataset.encode():
             raise OptionError(
                 f"GroupBy {self._plan.name!r}: its stream writes tiles to {dataset!r}, and the checkpoint has those of "
-                f"{stored.decode(errors='replace')!r}: the GroupBy has another name, other keys or tile sizes now, "
-                "this build stores tiles in another format, or the checkpoint is another stream's. Name the right "
-                "checkpoint; or upload the GroupBy, and start its stream from that upload's batch end with an empty "
-                "checkpoint folder"
+                f"{stored.decode(errors='replace')!r}: the GroupBy has another name, other keys, tile sizes or "
+                "conditions now, its keys or times come from other expressions, this build stores tiles in another "
+                "format, or the checkpoint is another stream's. Name the right checkpoint; or upload the GroupBy, and "
+                "start its stream from that upload's batch end with an empty checkpoint folder"
             )
 
     def _tiles(self, watermark_ms: int) -> TouchedTiles:

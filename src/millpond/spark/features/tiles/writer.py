@@ -69,6 +69,7 @@ def tile_writer(
     recorder: Recorder = NO_METRICS,
     *,
     keep_ms: int = 0,
+    started_ms: int | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Return the ``foreachBatch`` function that writes what a `TileProcessor` emits, packed in the operator's blobs.
 
@@ -79,6 +80,7 @@ def tile_writer(
         counts: the counts of events from before the shuffle.
         recorder: gets the metrics of each micro-batch.
         keep_ms: how long after its start a tile stays in the store, if tiles expire.
+        started_ms: the stream has all events from this time on; None if that is not known.
     """
     events = EventTotals(counts)
 
@@ -86,7 +88,7 @@ def tile_writer(
         rows = _by_few_tasks(updates).mapInArrow(_writer(dataset, store, keep_ms), _WRITTEN).collect()
         batch = summed((row.change, row.amount) for row in rows)
         if batch.closing_time_ms is not None:
-            closing = ClosingTime(shard=0, shards=1, closed_ms=batch.closing_time_ms)
+            closing = ClosingTime(0, 1, batch.closing_time_ms, started_ms)
             until_ms = keep_until_ms(closing.closed_ms, keep_ms)
             store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing), 0, until_ms)])
         record(recorder, name, batch, events.since_last())

@@ -1,0 +1,74 @@
+"""What the sources of a GroupBy make of their rows: whatever changes it changes the meaning of stored cells.
+
+The names of tables and streams do not count: the same rows may lie under another name. Two parts are told apart,
+because they cost different things when they change:
+
+- which rows there are, with which keys and times: part of the generation;
+- from which SQL expression an input comes: part of the ids of its cells, so that the cells of other inputs stay.
+
+Invariant: sources that take columns as they are, without conditions, add nothing to either.
+"""
+
+import hashlib
+from typing import Any
+
+from millpond.features.definitions import EntitySource, EventSource, GroupBy
+from millpond.features.definitions.source import Source
+
+_DIGITS = 8
+
+
+def row_rules(group_by: GroupBy) -> list[dict[str, Any]]:
+    """Return for each source its conditions, and the expressions of keys and times; empty if all of them are plain.
+
+    >>> from millpond.features.definitions import Field
+    >>> from millpond.features.definitions import Aggregation
+    >>> key, count = Field("k", "long"), Aggregation("count")
+    >>> row_rules(GroupBy("g", (key,), (), (count,), sources=(EventSource("t"),)))
+    []
+    >>> row_rules(GroupBy("g", (key,), (), (count,), sources=(EventSource("t", wheres=("n > 0",)),)))
+    [{'wheres': ['n > 0']}]
+    """
+    rules = [_rules(source, group_by) for source in group_by.sources]
+    return sorted(rules, key=repr) if any(rules) else []
+
+
+def input_name(group_by: GroupBy, column: str) -> str:
+    """Return the name of an input in the ids of cells: with a digest of its SQL, unless it is a plain column.
+
+    >>> from millpond.features.definitions import Aggregation, Field
+    >>> for selects in ({}, {"k": "k", "n": "n"}, {"k": "k", "n": "2 * n"}):
+    ...     source = EventSource("t", selects=selects)
+    ...     total = Aggregation("sum", "n")
+    ...     group_by = GroupBy("g", (Field("k", "long"),), (Field("n", "long"),), (total,), sources=(source,))
+    ...     print(input_name(group_by, "n"))
+    n
+    n
+    n#3133fce2
+    """
+    expressions = {_expression(source, column) for source in group_by.sources}
+    if expressions <= {column}:
+        return column
+    return f"{column}#{hashlib.sha256(repr(sorted(expressions)).encode()).hexdigest()[:_DIGITS]}"
+
+
+def _rules(source: Source, group_by: GroupBy) -> dict[str, Any]:
+    times: dict[str, str] = {}
+    if isinstance(source, EventSource | EntitySource):
+        times["time_ms"] = source.time_column
+    if isinstance(source, EntitySource):
+        times |= {"mutation_time": source.mutation_time_column, "is_before": source.is_before_column}
+    found = {
+        "wheres": sorted(where.strip() for where in source.wheres),
+        "keys": _not_plain({field.name: _expression(source, field.name) for field in group_by.keys}),
+        "times": _not_plain({default: _expression(source, column) for default, column in times.items()}),
+    }
+    return {name: part for name, part in found.items() if part}
+
+
+def _not_plain(expressions: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in expressions.items() if text != name}
+
+
+def _expression(source: Source, column: str) -> str:
+    return dict(source.selects).get(column, column).strip()

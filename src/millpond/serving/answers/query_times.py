@@ -1,0 +1,27 @@
+"""What is wrong with the time of a request. A call asks once it has found that a time is none that it can answer."""
+
+from millpond.errors import DataError
+from millpond.features.stored.rows import MAX_QUERY_MS
+
+_LAST_MICROSECONDS = MAX_QUERY_MS * 1000
+
+
+def refused_time(name: str, at: object) -> DataError:
+    """Return the error for a time that is no whole number, or too late to be in milliseconds.
+
+    >>> print(refused_time("route", 1_388_361_600_000_000))
+    'route': at is 1388361600000000, beyond the year 2499; expected milliseconds since 1970 UTC: this looks like \
+microseconds, so divide it by 1000
+
+    Args:
+        name: the GroupBy or Join that was asked for.
+        at: the time, which is refused.
+    """
+    if type(at) is int:
+        unit, factor = ("microseconds", "1000") if at < _LAST_MICROSECONDS else ("nanoseconds", "1_000_000")
+        return DataError(
+            f"{name!r}: at is {at}, beyond the year 2499; expected milliseconds since 1970 UTC: this looks like "
+            f"{unit}, so divide it by {factor}"
+        )
+    mend = "pass int(moment.timestamp() * 1000)" if hasattr(at, "timestamp") else "convert it to an int"
+    return DataError(f"{name!r}: at is {at!r}; expected whole milliseconds since 1970 UTC as an int: {mend}")
