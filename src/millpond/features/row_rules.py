@@ -1,7 +1,7 @@
-"""What the sources of a GroupBy make of their rows: whatever changes it changes the meaning of stored cells.
+"""The rules by which the sources of a GroupBy make rows. A change of them changes what stored cells mean.
 
-The names of tables and streams do not count: the same rows may lie under another name. Two parts are told apart,
-because they cost different things when they change:
+The names of tables and streams are no part of them: the same rows may lie under another name. There are two kinds of
+rules, which cost different things when they change:
 
 - which rows there are, with which keys and times: part of the generation;
 - from which SQL expression an input comes: part of the ids of its cells, so that the cells of other inputs stay.
@@ -21,8 +21,7 @@ _DIGITS = 8
 def row_rules(group_by: GroupBy) -> list[dict[str, Any]]:
     """Return for each source its conditions, and the expressions of keys and times; empty if all of them are plain.
 
-    >>> from millpond.features.definitions import Field
-    >>> from millpond.features.definitions import Aggregation
+    >>> from millpond.features.definitions import Aggregation, Field
     >>> key, count = Field("k", "long"), Aggregation("count")
     >>> row_rules(GroupBy("g", (key,), (), (count,), sources=(EventSource("t"),)))
     []
