@@ -31,12 +31,14 @@ class QueueAgainstADictionary(RuleBasedStateMachine):
         self.small.start()
         self.folder = TemporaryDirectory(dir=IN_MEMORY)
         self.folders = [Path(self.folder.name)]
+        self.queue = SpillingTimerQueue(self.folders, 2)
         self.live, self.number, self.begun = {}, 0, []
 
     @initialize(some=st.lists(timers, max_size=9, unique=True))
     def build(self, some):
         self.number = len(some)
         self.live = {timer: number for number, timer in enumerate(some, 1)}
+        self.queue.close()
         self.queue = SpillingTimerQueue(self.folders, 2, some)
 
     def teardown(self):
