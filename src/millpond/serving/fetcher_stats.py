@@ -7,8 +7,8 @@ serving infos.
 from collections.abc import Mapping
 
 from millpond.cache import CacheStats
+from millpond.features.stored.rows import NEVER_CLOSED_MS
 from millpond.serving.counters import Counters, FetcherStats, Freshness, process_bytes
-from millpond.serving.group_status import NEVER_MS
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.groups.serving_info import ServingInfos
 
@@ -42,7 +42,7 @@ def fetcher_stats(
 def _freshness(group: ServedGroup, now_ms: int) -> Freshness:
     served = group.served
     landed = served.landed
-    closing_age = None if served.closed_ms == NEVER_MS else now_ms - served.closed_ms
+    closing_age = None if served.closed_ms == NEVER_CLOSED_MS else now_ms - served.closed_ms
     if landed is None:
         return Freshness(closing_age_ms=closing_age)
     return Freshness(

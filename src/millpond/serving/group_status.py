@@ -8,9 +8,6 @@ import msgspec
 from millpond.features.stored.rows import NEVER_CLOSED_MS
 from millpond.serving.landed_batch import LandedBatch
 
-NEVER_MS = NEVER_CLOSED_MS
-"""The closing time of a stream that has not published one: before every tile."""
-
 
 class Served(msgspec.Struct, frozen=True):
     """What is known of one GroupBy.
@@ -27,7 +24,7 @@ class Served(msgspec.Struct, frozen=True):
     """
 
     landed: LandedBatch | None = None
-    closed_ms: int = NEVER_MS
+    closed_ms: int = NEVER_CLOSED_MS
     restarts: int = 0
     problem: str | None = None
     raw: bytes | None = None

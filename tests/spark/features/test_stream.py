@@ -26,11 +26,10 @@ from millpond.features import (
     stream_dataset,
     tile_start,
 )
-from millpond.features.stored.rows import stream_start
+from millpond.features.stored.rows import NEVER_CLOSED_MS, stream_start
 from millpond.kv import Get, LmdbStore, MemoryStore, Put, RedisStore
 from millpond.metrics import MemoryRecorder
 from millpond.serving import Fetcher
-from millpond.serving.group_status import NEVER_MS
 from millpond.spark.features.stream import publish_start, stream, tile_updates
 from millpond.spark.features.tiles.rows import OPENED
 from millpond.spark.features.training_set import training_set
@@ -317,7 +316,7 @@ def test_a_stream_publishes_its_start_unless_it_goes_on_where_another_has_closed
         return closing_time(values), stream_start(values)
 
     assert publish_start(store, DATASET, B) == B
-    assert published() == (NEVER_MS, B)
+    assert published() == (NEVER_CLOSED_MS, B)
     store.put_many(DATASET, [Put(CLOSING_KEY, encode_closing_time(ClosingTime(0, 1, B + DAY_MS, B)))])
     assert publish_start(store, DATASET, B + DAY_MS) == B
     assert published() == (B + DAY_MS, B)

@@ -42,9 +42,9 @@ from millpond.features import (
     closing_time,
     serving_info_key,
 )
-from millpond.features.stored.rows import stream_start
+from millpond.features.stored.rows import NEVER_CLOSED_MS, stream_start
 from millpond.kv import Get, KVStore, PartlyReadError, TimedValue
-from millpond.serving.group_status import NEVER_MS, Served
+from millpond.serving.group_status import Served
 from millpond.serving.groups.served_group import ServedGroup
 from millpond.serving.landed_batch import LandedBatch
 
@@ -303,7 +303,7 @@ class ServingInfos:
                 # Without a closing time absent tiles are gaps: less is cached, and every answer stays right.
                 found = None
                 self.failures += 1
-            closed_ms = found if found is not None and group.is_tiled else NEVER_MS
+            closed_ms = found if found is not None and group.is_tiled else NEVER_CLOSED_MS
         # With a gap the record is not taken as read: it is looked at again until batch and stream meet.
         is_read = True
         if landed is not None and started_ms is not None and landed.batch_end_ms < started_ms:
