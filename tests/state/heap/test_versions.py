@@ -190,3 +190,14 @@ def test_the_only_changed_entry_of_a_key_takes_no_dictionary():
     keep_entry(undo, ("a",), (1,), {(1,): "old"})
     keep_entry(undo, ("a",), (1,), {(1,): "newer"})
     assert undo == {("a",): ((1,), "old")}
+
+
+def test_the_changed_keys_of_a_closed_version_are_found_once(monkeypatch):
+    log, read = LoggedVersion(), []
+    changed(log, [(number % 3, name, False) for number, name in enumerate("abcabca")])
+    found = heap_versions._of_single
+    monkeypatch.setattr(heap_versions, "_of_single", lambda *entries: read.append(entries) or found(*entries))
+    keys = {key_group: sorted(of_group) for key_group, of_group in log.changed_keys().items()}
+    assert keys == {0: [("a",)], 1: [("b",)], 2: [("c",)]}
+    assert log.changed_keys() is log.changed_keys()
+    assert len(read) == 1

@@ -90,11 +90,12 @@ class LoggedVersion(Version):
             many changes at once. A writer appends all three items of an entry at once.
     """
 
-    __slots__ = ("_has_many", "_read", "log")
+    __slots__ = ("_changed", "_has_many", "_read", "log")
 
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Any] = []
+        self._changed: dict[int, list[Any]] | None = None
         self._has_many = False
         self._read = 0
 
@@ -131,11 +132,14 @@ class LoggedVersion(Version):
 
     def changed_keys(self) -> Mapping[int, Collection[Any]]:
         """Return the changed keys by key group, each once. Only for a closed version."""
-        found: dict[int, dict[Any, None]] = {}
-        for key_group, keys, _ in self._by_key_group(self.log):
-            each_once = dict.fromkeys(keys)
-            found.setdefault(key_group, each_once).update(each_once)
-        return found
+        if self._changed is None:
+            # A checkpoint asks twice: how many there are, and which.
+            found: dict[int, dict[Any, None]] = {}
+            for key_group, keys, _ in self._by_key_group(self.log):
+                each_once = dict.fromkeys(keys)
+                found.setdefault(key_group, each_once).update(each_once)
+            self._changed = {key_group: list(keys) for key_group, keys in found.items()}
+        return self._changed
 
     def changes(self) -> Mapping[int, int]:
         """Return the number of changes by key group. If there are very many, it is estimated from a sample."""
@@ -155,18 +159,18 @@ class LoggedVersion(Version):
             else:
                 yield key_group, key
 
-    def _add(self, key_group: int, keys: Sequence[Any], olds: Sequence[Any]) -> None:
+    def _add(self, key_group: int, keys: Collection[Any], olds: Collection[Any]) -> None:
         found = dict(zip(keys, olds, strict=True))
         if len(found) < len(keys):
             # The first old value of a key counts, so it is written last.
-            found.update(zip(reversed(keys), reversed(olds), strict=True))
+            found.update(zip(reversed([*keys]), reversed([*olds]), strict=True))
         known = self.maps.setdefault(key_group, found)
         if known is not found:
             for key, old in found.items():
                 known.setdefault(key, old)
 
-    def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
-        """Yield the keys and old values of a piece of a log by key group, in the order of change, several at once."""
+    def _by_key_group(self, log: list[Any]) -> Iterator[tuple[int, Collection[Any], Collection[Any]]]:
+        """Yield keys and old values of a piece of a log by key group, several at once. The first of a key counts."""
         key_groups, keys, olds = log[0::3], log[1::3], log[2::3]
         first = 0
         for many in self._many_in(keys):
@@ -183,13 +187,20 @@ class LoggedVersion(Version):
 
 def _of_single(
     key_groups: list[int], keys: Sequence[Any], olds: Sequence[Any]
-) -> Iterator[tuple[int, Sequence[Any], Sequence[Any]]]:
+) -> Iterator[tuple[int, Collection[Any], Collection[Any]]]:
     """Do the same for entries of one key each. Each yield costs microseconds, so a key group's are yielded at once."""
     of_each = np.array(key_groups, dtype=np.int32)
     if np.any(of_each[1:] < of_each[:-1]):
-        order = np.argsort(of_each, kind="stable")
-        of_each = of_each[order]
-        keys, olds = ([column[at] for at in order.tolist()] for column in (keys, olds))
+        # They come key by key, so a key may have very many entries. Sorting all of them costs six times as much.
+        found: dict[int, Table] = {}
+        for key_group, key, old in zip(key_groups, keys, olds, strict=True):
+            try:
+                found[key_group].setdefault(key, old)
+            except KeyError:
+                found[key_group] = {key: old}
+        for key_group, first_olds in found.items():
+            yield key_group, first_olds.keys(), first_olds.values()
+        return
     starts = np.flatnonzero(of_each[1:] != of_each[:-1]) + 1
     bounds = [0, *starts.tolist(), len(keys)] if keys else []
     for first, end in pairwise(bounds):
