@@ -15,6 +15,9 @@ from millpond.features import (
     EventSource,
     Field,
     GroupBy,
+    Join,
+    JoinPart,
+    JoinSource,
     Tile,
     compile_group_by,
     encode_closing_time,
@@ -308,6 +311,37 @@ MORE = plan_of(
 def test_a_change_of_definition_costs_a_generation_only_where_tiles_change(changed, same_generation, same_batch_form):
     assert (changed.generation == FEW.generation) == same_generation
     assert (changed.batch_form == FEW.batch_form) == same_batch_form
+
+
+def of_join(*, window="1d", left=(), selects=(), prefix=None, **of_part):
+    """A plan over the rows of a Join with one GroupBy."""
+    options = {"sources": (EventSource("visits"),), **of_part}
+    counted = Aggregation("count", windows=(window,))
+    visits = GroupBy("visits", (Field("k", "string"),), (), (counted,), **options)
+    join = Join("joined", (JoinPart(visits, prefix=prefix),), left=EventSource("queries", wheres=left))
+    source = JoinSource(join, selects={"k": "k", "n": "visits_count_1d", **dict(selects)})
+    total = Aggregation("sum", "n", ("1h",))
+    return compile_group_by(GroupBy("few", (Field("k", "string"),), (Field("n", "long"),), (total,), (source,)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        (of_join(), True),
+        (of_join(sources=(EventSource("renamed"),)), True),
+        (of_join(enable_fetcher_caching=True, batch_ttl="9d", tags={"team": "a"}), True),
+        (of_join(sources=(EventSource("visits", wheres=("n > 0",)),)), False),
+        (of_join(accuracy="snapshot"), False),
+        (of_join(window="2d"), False),
+        (of_join(left=("paid",)), False),
+        (of_join(prefix="other"), False),
+    ],
+    ids=["nothing", "another table", "options", "a condition", "accuracy", "a window", "rows of the left", "a name"],
+)
+def test_a_change_of_what_computes_a_joins_rows_makes_what_is_stored_of_them_another(changed, is_same):
+    first = of_join()
+    assert (changed.generation == first.generation) == is_same
+    assert (changed.batch_form == first.batch_form) == is_same
 
 
 def test_a_tile_with_fewer_cells_is_read_and_what_it_lacks_is_unknown():

@@ -6,20 +6,23 @@ rules, which cost different things when they change:
 - which rows there are, with which keys and times: part of the generation;
 - from which SQL expression an input comes: part of the ids of its cells, so that the cells of other inputs stay.
 
-Invariant: sources that take columns as they are, without conditions, add nothing to either.
+The rows of a Join are its features, so what computes them is a rule of the first kind.
+
+Invariant: tables and streams whose columns are taken as they are, without conditions, add nothing to either.
 """
 
 import hashlib
+from dataclasses import asdict
 from typing import Any
 
-from millpond.features.definitions import EntitySource, EventSource, GroupBy
+from millpond.features.definitions import EntitySource, EventSource, GroupBy, Join, JoinSource
 from millpond.features.definitions.source import Source
 
 _DIGITS = 8
 
 
 def row_rules(group_by: GroupBy) -> list[dict[str, Any]]:
-    """Return for each source its conditions, and the expressions of keys and times; empty if all of them are plain.
+    """Return for each source its conditions, the expressions of keys and times, and its Join; empty if all are plain.
 
     >>> from millpond.features.definitions import Aggregation, Field
     >>> key, count = Field("k", "long"), Aggregation("count")
@@ -61,8 +64,32 @@ def _rules(source: Source, group_by: GroupBy) -> dict[str, Any]:
         "wheres": sorted(where.strip() for where in source.wheres),
         "keys": _not_plain({field.name: _expression(source, field.name) for field in group_by.keys}),
         "times": _not_plain({default: _expression(source, column) for default, column in times.items()}),
+        "join": _computed(source.join) if isinstance(source, JoinSource) else None,
     }
     return {name: part for name, part in found.items() if part}
+
+
+def _computed(join: Join) -> dict[str, Any]:
+    """Return what computes the rows of a Join."""
+    left = join.left
+    return {
+        "left": None
+        if left is None
+        else [sorted(where.strip() for where in left.wheres), sorted(dict(left.selects).items()), left.time_column],
+        "parts": [
+            {
+                "keys": [[asdict(field) for field in part.group_by.keys], part.columns],
+                "inputs": [[asdict(field), input_name(part.group_by, field.name)] for field in part.group_by.inputs],
+                "aggregations": [asdict(aggregation) for aggregation in part.group_by.aggregations],
+                "accuracy": part.group_by.accuracy,
+                "derivations": [repr(derivation) for derivation in part.group_by.derivations],
+                "rows": row_rules(part.group_by),
+                "features": part.feature_names,
+            }
+            for part in join.parts
+        ],
+        "derivations": [repr(derivation) for derivation in join.derivations],
+    }
 
 
 def _not_plain(expressions: dict[str, str]) -> dict[str, str]:
