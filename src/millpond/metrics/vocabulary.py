@@ -158,7 +158,7 @@ VOCABULARY: dict[str, tuple[Metric, ...]] = {
     "Stream of tiles": (
         _counter("stream_events_read", "group_by", "Events read from the source."),
         _counter("stream_events_without_key", "group_by", "Events with a null in their key."),
-        _counter("stream_events_without_time", "group_by", "Events without a time."),
+        _counter("stream_events_without_time", "group_by", "Events without a time, or with one after the year 2499."),
         _counter("stream_events_before_start", "group_by", "Events before the start of the stream."),
         _counter("stream_events_late", "group_by", "Events that arrived after their tile was closed."),
         _counter("stream_events_forgotten", "group_by", "Events that were later than the retention of tiles."),

@@ -106,3 +106,8 @@ def test_a_row_without_a_time_is_refused():
 def test_a_query_without_a_time_is_refused_as_a_row_of_the_queries():
     with pytest.raises(DataError, match="'any': a row of the queries has no 'time_ms', its time"):
         answered(group_by("count"), [("a", 5, 5, 1, False)], [("a", None)])
+
+
+def test_a_query_in_microseconds_is_refused():
+    with pytest.raises(DataError, match="'any': time_ms is 1388361600000000, beyond the year 2499"):
+        answered(group_by("count"), [], [("a", 1_388_361_600_000_000)])

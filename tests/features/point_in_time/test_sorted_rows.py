@@ -233,8 +233,8 @@ def test_times_far_apart_are_still_told_apart_by_key():
     group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count", windows=("1m", None)),))
     far = 1 << 59
     events = [((user, 1), t, ()) for user in "abcdefghij" for t in (-far, 0, far)]
-    found = answered(group_by, events, [((user, 1), t + 1) for user in "abcdefghij" for t in (-far, 0, far)], 100, 100)
-    assert found == [{"count_1m": 1, "count": n} for _ in range(10) for n in (1, 2, 3)]
+    found = answered(group_by, events, [((user, 1), t + 1) for user in "abcdefghij" for t in (-far, 0)], 100, 100)
+    assert found == [{"count_1m": 1, "count": n} for _ in range(10) for n in (1, 2)]
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
@@ -250,6 +250,12 @@ def test_a_sum_of_more_than_64_bits_is_refused_by_name():
     assert answered(group_by, events, [(("a", 1), 1)], 5, 5) == [{"c0_sum": (1 << 63) - 1}]
     with pytest.raises(DataError, match=r"'c0_sum'.*long.*decimal"):
         answered(group_by, events, [(("a", 1), 2)], 5, 5)
+
+
+def test_a_query_in_microseconds_is_refused():
+    group_by = GroupBy("any", keys=KEYS, aggregations=(Aggregation("count"),))
+    with pytest.raises(DataError, match="'any': time_ms is 1388361600000000, beyond the year 2499"):
+        answered(group_by, [(("a", 1), 0, ())], [(("a", 1), 1), (("a", 1), 1_388_361_600_000_000)], 5, 5)
 
 
 @pytest.mark.parametrize("time", [None, 1 << 61, -(1 << 63)])

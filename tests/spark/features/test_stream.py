@@ -126,6 +126,19 @@ def test_the_stream_answers_as_the_raw_events_do_across_a_restart(flights):
             assert PLAN.finish(query, B, None, tiles) == oracle.features(GROUP_BY, of_key, query)
 
 
+def test_a_time_after_every_query_is_counted_and_moves_no_watermark(flights, caplog):
+    micros, nanos = (B + 1) * 1000, (B + 1) * 1_000_000
+    flights.run([("JFK", 1.0, B + 1), ("JFK", 2.0, micros), ("JFK", 2.0, nanos)], lateness_ms=0)
+    assert flights.counted("events_without_time") == 2
+    assert flights.closed_ms() <= B + 1
+    flights.run([("JFK", 4.0, B + 2), ("JFK", 2.0, micros)], lateness_ms=0)
+    assert flights.counted("events_without_time") == 3
+    (tile,) = flights.tiles("JFK")
+    assert PLAN.finish(B + 3, B, None, [tile]) == oracle.features(GROUP_BY, [(B + 1, (1.0,)), (B + 2, (4.0,))], B + 3)
+    warnings = [one.message for one in caplog.records if "year 2499" in one.message]
+    assert [one.partition(": ")[2][:22] for one in warnings] == ["2 events have no time,", "1 events have no time,"]
+
+
 def test_a_changed_definition_goes_on_from_the_checkpoint_or_is_refused_and_loses_nothing(flights, spark):
     rng = random.Random(12)
     days = [rows_of_day(rng, day) for day in (0, 1, 0)]

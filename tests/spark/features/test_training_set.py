@@ -381,7 +381,9 @@ def test_rows_without_a_time_of_a_join_that_is_a_source_are_left_out_and_counted
     )
     tables = {
         "spent": spark.createDataFrame([("ann", B - 9, 5)], "user string, time_ms bigint, price bigint"),
-        "left": spark.createDataFrame([("ann", B - 3), ("ann", None)], "user string, time_ms bigint"),
+        "left": spark.createDataFrame(
+            [("ann", B - 3), ("ann", None), ("ann", B * 1000)], "user string, time_ms bigint"
+        ),
     }
     recorder = MemoryRecorder()
     with LmdbStore(tmp_path / "kv") as store:
@@ -413,4 +415,14 @@ def test_a_query_without_a_time_is_refused_as_a_row_of_the_queries(spark, accura
     queries = spark.createDataFrame([(1, B), (1, None)], "k long, asked_ms long")
     tables = {"spent": spark.createDataFrame([(1, B - 1), (1, None)], "k long, time_ms long")}
     with pytest.raises(PySparkException, match="GroupBy 'spent': a row of the queries has no 'asked_ms', its time"):
+        training_set(queries, spent, time_column="asked_ms", tables=tables).collect()
+
+
+def test_a_query_in_microseconds_is_refused_by_its_column(spark):
+    spent = GroupBy("spent", (Field("k", "long"),), aggregations=(Aggregation("count"),))
+    queries = spark.createDataFrame([(1, B), (1, B * 1000)], "k long, asked_ms long")
+    tables = {"spent": spark.createDataFrame([(1, B - 1)], "k long, time_ms long")}
+    with pytest.raises(
+        PySparkException, match=f"'spent': asked_ms is {B}000, beyond the year 2499.* divide it by 1000"
+    ):
         training_set(queries, spent, time_column="asked_ms", tables=tables).collect()

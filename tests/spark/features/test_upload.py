@@ -257,6 +257,16 @@ def test_events_in_seconds_are_warned_of(spark, store, tmp_path, caplog, hop_tab
     assert "If its times are in seconds, multiply them by 1000" in caplog.text
 
 
+def test_a_batch_whose_events_are_all_in_microseconds_is_empty_and_warned_of(spark, store, caplog):
+    rows = [("JFK", 0.0, 1.0, 1, True, (B - HOUR_MS * hour) * 1000) for hour in (1, 2)]
+    upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now)
+    end = datetime.fromtimestamp(B / 1000, UTC)
+    assert f"GroupBy 'route': the batch is empty, as no row with a key is before its end, {end:%Y-%m-%dT%H:%M}" in (
+        caplog.text
+    )
+    assert "in microseconds, divide them by 1000" in caplog.text
+
+
 def test_a_batch_with_one_event_of_today_is_not_warned_of(spark, store, caplog):
     rows = [("JFK", 0.0, 1.0, 1, True, at) for at in (5, B - 1)]
     upload(GROUP_BY, B, store, tables={"route": spark.createDataFrame(rows, SCHEMA)}, clock=now)

@@ -25,6 +25,8 @@ from millpond.features.latest_rows import latest_row, row_bytes
 from millpond.features.plan import GroupByPlan, compile_group_by
 from millpond.features.point_in_time.column_features import arrow_value
 from millpond.features.point_in_time.sorted_rows import edge_values, key_part
+from millpond.features.query_times import refused_time
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.features.tiles import Tile
 from millpond.features.types import DataType, parse_type
 from millpond.features.windows import DAY_MS
@@ -159,6 +161,8 @@ class _KeyRows:
         """Return every feature as of a time; no data is None."""
         if query_ms is None:
             raise row_without_time(self._plan.name, self._time_column)
+        if query_ms >= MAX_QUERY_MS:
+            raise refused_time(self._plan.name, query_ms, self._time_column)
         self._begin(query_ms)
         if not self._plan.group_by.aggregations:
             return self._latest(query_ms)

@@ -34,6 +34,8 @@ from millpond.features.latest_rows import row_bytes
 from millpond.features.point_in_time.column_features import ColumnFeatures, Ranges, feature_column, is_columnar
 from millpond.features.point_in_time.exact_sums import Integers
 from millpond.features.point_in_time.key_sweep import KeySweep, SweepPlan
+from millpond.features.query_times import refused_time
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.features.types import DataType, parse_type
 from millpond.features.windows import hop_ms, window_start
 
@@ -236,6 +238,9 @@ class _Piece:
         """The number of each row's key within the piece."""
         self.events = np.flatnonzero(~self.is_query)
         self.queries = np.flatnonzero(self.is_query)
+        latest_ms = int(self.times[self.queries].max(initial=0))
+        if latest_ms >= MAX_QUERY_MS:
+            raise refused_time(of.group_by.name, latest_ms, of.time_column)
         self.event_times = self.times[self.events]
         self.query_groups = self.groups[self.queries]
         self.first_events = np.searchsorted(self.groups[self.events], np.arange(int(self.groups[-1]) + 2))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from millpond.features.query_times import refused_time
 from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.serving.answers.answer_values import Stale, response
 from millpond.serving.answers.explain import explained
 from millpond.serving.answers.prepared import Prepared, PreparedPart
-from millpond.serving.answers.query_times import refused_time
 from millpond.serving.counters import Counters, Tally
 from millpond.serving.groups.serving_info import ServingInfos
 from millpond.serving.messages import FetchRequest, FetchResponse

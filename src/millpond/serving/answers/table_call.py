@@ -8,12 +8,12 @@ rounds read the keys, and a test compares the answers of both.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from millpond.features.query_times import refused_time
 from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.serving.answers.answer_columns import AnswerColumns
 from millpond.serving.answers.answer_values import response
 from millpond.serving.answers.fetch_call import Shared, want
 from millpond.serving.answers.prepared import Prepared
-from millpond.serving.answers.query_times import refused_time
 from millpond.serving.counters import Tally
 from millpond.serving.reads.fetch_rounds import Rounds, WantedKey, rounds
 

@@ -19,8 +19,8 @@ import msgspec
 from millpond.errors import DataError, MillpondError, OptionError, UnavailableError
 from millpond.features import GroupBy
 from millpond.features.definitions import Join
+from millpond.features.query_times import refused_time
 from millpond.features.stored.rows import MAX_QUERY_MS
-from millpond.serving.answers.query_times import refused_time
 from millpond.serving.client.address import Address
 from millpond.serving.client.exchange import Answer, request_bytes, request_head
 from millpond.serving.http.json_types import feature_values

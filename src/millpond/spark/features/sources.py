@@ -27,8 +27,10 @@ from pyspark.sql import functions as F
 from millpond.errors import DataError, OptionError
 from millpond.features import Field, GroupBy
 from millpond.features.definitions import EntitySource, EventSource, JoinSource, Source
+from millpond.features.stored.rows import MAX_QUERY_MS
 from millpond.features.windows import DAY_MS
 from millpond.spark.features.columns import checked_column, plan_columns, quoted
+from millpond.spark.features.join_columns import query_time
 
 VISIBLE = "visible_ms"
 """The time from which a row counts, for queries after it; null if only its own time decides."""
@@ -252,13 +254,15 @@ def _joined(spark: SparkSession, source: JoinSource, tables: Tables | None, snap
     queries = read_source(spark, left, tables)
     timed, untimed = queries, None
     if left.time_column in queries.columns:
-        has_time = F.col(quoted(left.time_column)).isNotNull()
+        time = query_time(queries, left.time_column, f"Join {source.join.name!r}")
+        has_time = time.isNotNull() & (time < MAX_QUERY_MS)
         timed, untimed = queries.where(has_time), queries.where(~has_time)
     rows = training_set(
         timed, source.join, time_column=left.time_column, tables=tables, snapshots_end_ms=snapshots_end_ms
     )
     if untimed is not None:
-        # As with other sources, rows without a time are left out and counted, and do not fail the others.
+        # As with other sources, rows without a time are left out and counted, and do not fail the others. A time after
+        # every query is after every batch end, too.
         features = rows.schema.fields[len(queries.columns) :]
         rows = rows.unionByName(
             untimed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in features))

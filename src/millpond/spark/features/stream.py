@@ -32,7 +32,7 @@ from millpond.features import (
 )
 from millpond.features.batch import check_batch_end
 from millpond.features.definitions import EntitySource
-from millpond.features.stored.rows import NEVER_CLOSED_MS, stream_start
+from millpond.features.stored.rows import MAX_QUERY_MS, NEVER_CLOSED_MS, stream_start
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
 from millpond.spark.environment.session import is_connect
@@ -71,7 +71,8 @@ def stream(
         group_by: what to compute; the query's name is its name followed by ``.stream``.
         store: the store to write to; it must be picklable, because it travels to the executors.
         checkpoint: the folder of the query's checkpoint.
-        start_ms: the batch end of the upload to start from; earlier events are left out and counted.
+        start_ms: the batch end of the upload to start from; earlier events are left out and counted. So are events
+            without a time, and with one after the year 2499: the query logs a warning when it first meets one.
         lateness_ms: how far the watermark stays behind the latest event. With a larger value, tiles complete later
             and fewer are amended.
         retention_ms: how long after its end a tile can still be amended, and stays in the store: a multiple of the
@@ -214,12 +215,16 @@ def _timed_rows(plan: GroupByPlan, spark: SparkSession, tables: Tables | None) -
 
     A change of an entity counts from its mutation time. Two more columns follow for entities: whether the row goes, and
     the row's own time.
+
+    A time after every query, such as one in microseconds, is null here. It would take the watermark along, and with it
+    the closing time of all tiles.
     """
     rows = stream_rows(spark, plan.group_by, tables)
     of_entities = any(isinstance(source, EntitySource) for source in sources_of(plan.group_by))
     # A row without an own time belongs to no window, whatever its mutation time.
     changed = F.when(F.col(TIME).isNotNull(), F.coalesce(F.col(VISIBLE), F.col(TIME)))
     time = changed if of_entities else F.col(TIME)
+    time = F.when(time < MAX_QUERY_MS, time)
     return rows.select(
         *key_names(plan.group_by),
         time.alias(TIME),

@@ -155,7 +155,7 @@ def upload(
         elif table is not None and change is not None:
             change = settled
         counts = _summed(plan, outcomes)
-        _warn_of_seconds(plan, batch_end_ms, counts, outcomes)
+        _warn_of_units(plan, batch_end_ms, counts, outcomes)
         info = ServingInfo(
             group_by=plan.name,
             definition_hash=plan.definition_hash,
@@ -323,8 +323,15 @@ def _summed(plan: GroupByPlan, outcomes: list[Row]) -> UploadCounts:
     return counts
 
 
-def _warn_of_seconds(plan: GroupByPlan, batch_end_ms: int, counts: UploadCounts, outcomes: list[Row]) -> None:
-    """Warn if the events of a batch of today are all of the seventies, as times in seconds are."""
+def _warn_of_units(plan: GroupByPlan, batch_end_ms: int, counts: UploadCounts, outcomes: list[Row]) -> None:
+    """Warn if a batch is empty or all of the seventies, as it is if the times are no milliseconds."""
+    if not counts.rows:
+        _log.warning(
+            "GroupBy %r: the batch is empty, as no row with a key is before its end, %s UTC. If the times of the rows "
+            "are in microseconds, divide them by 1000: expected are milliseconds since 1970 UTC",
+            plan.name,
+            np.datetime64(batch_end_ms, "ms"),
+        )
     latest_ms = max((row.latest_ms for row in outcomes if row.latest_ms is not None), default=None)
     if latest_ms is not None and 0 <= latest_ms < _SEVENTIES_END_MS <= batch_end_ms:
         _log.warning(

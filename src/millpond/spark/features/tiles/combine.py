@@ -9,7 +9,7 @@ A change of an entity goes into the tile of its mutation time. Its cells are col
 row is subtracted from the cells that can delete; the others ignore it.
 
 Three kinds of rows are left out and counted: events before the stream's start, which the upload has; rows with a null
-in their key, which belong to no key; rows without a time, which belong to no tile.
+in their key, which belong to no key; rows without a usable time, which belong to no tile.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

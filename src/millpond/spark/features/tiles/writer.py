@@ -10,6 +10,7 @@ go to the store together. A store that keeps rows by key, such as LMDB, touches 
 They stay Arrow columns as far as the store can take them (`ArrowPuts`).
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -28,6 +29,8 @@ from millpond.spark.features.tiles.combine import EventCounts
 from millpond.spark.features.tiles.rows import AMENDED, CLOSED, CLOSING, FORGOTTEN, LATE, OPENED
 from millpond.spark.shuffle.arrow_lots import lots
 from millpond.spark.shuffle.pack import unpack
+
+_log = logging.getLogger(__name__)
 
 _WRITTEN = "change int, amount bigint"
 
@@ -91,7 +94,16 @@ def tile_writer(
             closing = ClosingTime(0, 1, batch.closing_time_ms, started_ms)
             until_ms = keep_until_ms(closing.closed_ms, keep_ms)
             store.put_many(dataset, [Put(CLOSING_KEY, encode_closing_time(closing), 0, until_ms)])
-        record(recorder, name, batch, events.since_last())
+        counted = events.since_last()
+        if 0 < events.told("without_time") == counted["without_time"]:
+            _log.warning(
+                "GroupBy %r: %d events have no time, or one after the year 2499 as times in microseconds have; they "
+                "are in no feature. Expected are milliseconds since 1970 UTC. Further ones are only counted, by "
+                "millpond_stream_events_without_time_total",
+                name,
+                counted["without_time"],
+            )
+        record(recorder, name, batch, counted)
 
     return put
 
@@ -160,6 +172,10 @@ class EventTotals:
         grown = {name: total - self._told[name] for name, total in totals.items()}
         self._told = totals
         return grown
+
+    def told(self, name: str) -> int:
+        """Return what was counted until the last call of `since_last`."""
+        return self._told.get(name, 0)
 
 
 def keep_until_ms(address: int, keep_ms: int) -> int:
