@@ -5,21 +5,22 @@ key (one read and one write of state per record), a checkpoint every second, inc
 folder, written in another thread while records flow. Without a cache, with room for 250, 500 and 1,000
 pairs (which hit 0, 50 and 100 % of the reads), and on the heap backend, which the last should come near.
 
-All runs share one driver loop, which hands records to the backend with nothing between that would cost all of
+All set-ups share one driver loop, which hands records to the backend with nothing between that would cost all of
 them alike, and the baseline is RocksDB set up as Flink does: no write-ahead log,
-64 MiB write buffers, msgpack. The runs of one round stand next to each other, and the median of the rounds
-counts, so that a slow moment of the machine meets all alike.
+64 MiB write buffers, msgpack. They work off the records in turns of some seconds, so that a slow moment of the machine
+meets all alike. A speedup is the median over the turns of a set-up's throughput by that of RocksDB in the same turn;
+its spread is the middle half of them. What a turn has begun to write is written before the next one begins.
 
 Two bare loops say what Python leaves to be gained: rocksdict's get and put on keys that are bytes already,
 with an integer's msgpack around them, and the same behind an `OrderedDict` of 250 pairs, which writes its
 coldest in batches. They have one state, no versions and no handles, and take no checkpoint.
 
 The counters of the seed's analysis are asserted, per record: backend gets, puts and key switches are
-0, 0, 1 at 100 % and 1, 1, 2 at 0 %. So many records are worked off, the seed's 20 million, that every run has
-checkpoints in it, and each row says how many; a run without one is no result. What a miss with its eviction costs is
+0, 0, 1 at 100 % and 1, 1, 2 at 0 %. So many records are worked off, the seed's 20 million, that every set-up has
+checkpoints in it, and each row says how many; a set-up without one is no result. What a miss with its eviction costs is
 the time of a record at 0 % beyond that of one at 100 %.
 
-    .venv/bin/python -m benchmarks.flip325                          # about half an hour, with nothing else running
+    .venv/bin/python -m benchmarks.flip325                          # ten minutes, with nothing else running
     .venv/bin/python -m benchmarks.flip325 --records 200000         # quick: no result is kept
 """
 
@@ -31,8 +32,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -51,7 +53,7 @@ from millpond.state.types.serializer import msgspec_serializer
 from millpond.state.wrappers.lru.backend import LruStateCache, LruStats
 
 RECORDS = 20_000_000
-ROUNDS = 3
+TURNS = 20
 PARALLELISM = 128
 COUNT = StateDescriptor("count", StateKind.VALUE, OBJECT_SCHEMA, serializer=msgspec_serializer(int))
 HIT_RATES = {250: 0.0, 500: 0.5, 1000: 1.0}
@@ -82,71 +84,91 @@ def count(
         collect((number, value))
 
 
-class Run(NamedTuple):
-    """What one run found out.
+class Job:
+    """One set-up, which works off the records turn by turn.
 
     Attributes:
-        rps: records a second.
-        checkpoints: that were written meanwhile.
-        stats: the cache's counters, where there is one.
+        backend: what keeps the counts.
+        checkpoints: how many were written.
     """
 
-    rps: float
-    checkpoints: int
-    stats: LruStats | None = None
+    def __init__(self, make: Callable[[range, Path], KeyedStateBackend], folder: Path) -> None:
+        groups = range(PARALLELISM)
+        self._places = {
+            number: (key_group_of((number,), [pa.int64()], PARALLELISM), (number,)) for number in range(1_000)
+        }
+        self.backend = make(groups, folder / "state")
+        self.checkpoints = 0
+        self._state = self.backend.value_state(COUNT)
+        manifest = new_manifest("flip325", 0, 1, PARALLELISM, pa.schema([("key", pa.int64())]))
+        storage = FileStorage(f"{folder}/checkpoints", 0)
+        self._checkpointer = Checkpointer(storage, self.backend, manifest, [COUNT])
+        self._writer = ThreadPoolExecutor(1)
+        self._since_checkpoint = 0.0
+
+    def work_off(self, records: range) -> float:
+        """Return how many records a second one turn worked off. A checkpoint begins after each second of the job."""
+        writes: list[Future[Any]] = []
+        output: list[tuple[int, int]] = []
+        started = before = time.perf_counter()
+        for first in range(records.start, records.stop, _CHUNK):
+            output.clear()
+            xs = range(first, min(first + _CHUNK, records.stop))
+            count(self.backend, self._state, xs, self._places, output.append)
+            now = time.perf_counter()
+            self._since_checkpoint += now - before
+            before = now
+            if self._since_checkpoint >= _CHECKPOINT_S:
+                self._since_checkpoint = 0.0
+                writes.append(self._writer.submit(self._checkpointer.write, self._checkpointer.begin()))
+        seconds = time.perf_counter() - started
+        for write in writes:
+            write.result()
+        self.checkpoints += len(writes)
+        return len(records) / seconds
+
+    def counted(self) -> int:
+        """Return the sum of all counts."""
+        return sum(sum(self.backend.cells(COUNT.name, group).values) for group in range(PARALLELISM))
+
+    def close(self) -> None:
+        """Close the backend."""
+        self._writer.shutdown()
+        self.backend.close()
 
 
-def run(make: Callable[[range, Path], KeyedStateBackend], records: int) -> Run:
-    """Work off so many records."""
-    groups = range(PARALLELISM)
-    places = {number: (key_group_of((number,), [pa.int64()], PARALLELISM), (number,)) for number in range(1_000)}
-    with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder, ThreadPoolExecutor(1) as writer:
-        backend = make(groups, Path(folder, "state"))
-        try:
-            state = backend.value_state(COUNT)
-            manifest = new_manifest("flip325", 0, 1, PARALLELISM, pa.schema([("key", pa.int64())]))
-            checkpoints = Checkpointer(FileStorage(f"{folder}/checkpoints", 0), backend, manifest, [COUNT])
-            writes: list[Future[Any]] = []
-            output: list[tuple[int, int]] = []
-            started = last_checkpoint = time.perf_counter()
-            for first in range(0, records, _CHUNK):
-                output.clear()
-                count(backend, state, range(first, min(first + _CHUNK, records)), places, output.append)
-                now = time.perf_counter()
-                if now - last_checkpoint >= _CHECKPOINT_S:
-                    last_checkpoint = now
-                    writes.append(writer.submit(checkpoints.write, checkpoints.begin()))
-            seconds = time.perf_counter() - started
-            for write in writes:
-                write.result()
-            assert sum(sum(backend.cells(COUNT.name, group).values) for group in groups) == records
-            return Run(records / seconds, len(writes), backend.stats() if isinstance(backend, LruStateCache) else None)
-        finally:
-            backend.close()
+class BareJob:
+    """The least that Python can do: RocksDB alone, or behind an LRU of `size` counts."""
 
+    def __init__(self, size: int | None, folder: Path) -> None:
+        self._size = size
+        self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(int).decode
+        self._places = {number: self._encode((number % PARALLELISM, number)) for number in range(1_000)}
+        self._database = Database(folder / "state", WRITE_BUFFER_BYTES, BLOCK_CACHE_BYTES)
+        self._hot = OrderedDict[int, int]()
 
-def run_bare(size: int | None, records: int) -> float:
-    """Records per second of the least that Python can do: RocksDB alone, or behind an LRU of `size` counts."""
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(int).decode
-    places = {number: encode((number % PARALLELISM, number)) for number in range(1_000)}
-    output: list[tuple[int, int]] = []
-    with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder:
-        database = Database(Path(folder, "state"), WRITE_BUFFER_BYTES, BLOCK_CACHE_BYTES)
-        try:
-            get, hot = database.handle.get, OrderedDict[int, int]()
-            started = time.perf_counter()
-            for first in range(0, records, _CHUNK):
-                output.clear()
-                xs = range(first, min(first + _CHUNK, records))
-                if size is None:
-                    _count_bare(database, xs, places, encode, decode, output.append)
-                else:
-                    _count_cached_bare(database, hot, size, xs, places, encode, decode, output.append)
-            seconds = time.perf_counter() - started
-            assert sum(hot.get(number) or decode(get(at)) for number, at in places.items()) == records
-            return records / seconds
-        finally:
-            database.close()
+    def work_off(self, records: range) -> float:
+        """Return how many records a second one turn worked off."""
+        output: list[tuple[int, int]] = []
+        database, places, encode, decode = self._database, self._places, self._encode, self._decode
+        started = time.perf_counter()
+        for first in range(records.start, records.stop, _CHUNK):
+            output.clear()
+            xs = range(first, min(first + _CHUNK, records.stop))
+            if self._size is None:
+                _count_bare(database, xs, places, encode, decode, output.append)
+            else:
+                _count_cached_bare(database, self._hot, self._size, xs, places, encode, decode, output.append)
+        return len(records) / (time.perf_counter() - started)
+
+    def counted(self) -> int:
+        """Return the sum of all counts."""
+        get = self._database.handle.get
+        return sum(self._hot.get(number) or self._decode(get(at)) for number, at in self._places.items())
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
 
 
 def _count_bare(
@@ -227,34 +249,39 @@ def cached(size: int) -> Callable[[range, Path], KeyedStateBackend]:
 
 
 def main() -> None:
-    """Run every set-up in turn, round by round."""
+    """Let the set-ups take turns, and report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--turns", type=int, default=TURNS)
     chosen = parser.parse_args()
     set_ups = {"rocksdb": rocksdb, **{str(size): cached(size) for size in HIT_RATES}, "heap": heap}
     measured: dict[str, list[float]] = {name: [] for name in (*set_ups, *BARE)}
-    stats: dict[int, LruStats] = {}
-    checkpoints: dict[str, list[int]] = {name: [] for name in set_ups}
-    for number in range(chosen.rounds):
+    with tempfile.TemporaryDirectory(prefix="millpond-flip325-") as folder, ExitStack() as opened:
+        jobs: dict[str, Job] = {}
         for name, make in set_ups.items():
-            done = run(make, chosen.records)
-            measured[name].append(done.rps)
-            checkpoints[name].append(done.checkpoints)
-            said = f"round {number + 1} {name:>8}: {done.rps:>10,.0f} records/s, {done.checkpoints} checkpoints"
-            print(said, file=sys.stderr, flush=True)
-            if done.stats is not None:
-                check(int(name), chosen.records, done.stats)
-                stats[int(name)] = done.stats
+            jobs[name] = Job(make, Path(folder, name))
+            opened.callback(jobs[name].close)
+        bare: dict[str, BareJob] = {}
         for name, size in BARE.items():
-            measured[name].append(run_bare(size, chosen.records))
-            print(f"round {number + 1} {name:>8}: {measured[name][-1]:>10,.0f} records/s", file=sys.stderr, flush=True)
-    rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
+            bare[name] = BareJob(size, Path(folder, name))
+            opened.callback(bare[name].close)
+        for turn in range(chosen.turns):
+            first, end = (chosen.records * at // chosen.turns for at in (turn, turn + 1))
+            for name, job in (jobs | bare).items():
+                measured[name].append(job.work_off(range(first, end)))
+            said = ", ".join(f"{name} {speeds[-1]:,.0f}" for name, speeds in measured.items())
+            print(f"turn {turn + 1}: {said} records/s", file=sys.stderr, flush=True)
+        assert {name: job.counted() for name, job in (jobs | bare).items()} == dict.fromkeys(measured, chosen.records)
+        caches = {size: jobs[str(size)].backend for size in HIT_RATES}
+        stats = {size: each.stats() for size, each in caches.items() if isinstance(each, LruStateCache)}
+        for size, each in stats.items():
+            check(size, chosen.records, each)
+        checkpoints = {name: job.checkpoints for name, job in jobs.items()}
     if chosen.records >= RECORDS:
-        assert min(min(rounds) for rounds in checkpoints.values()) > 0, checkpoints
-        _report(chosen.records, measured, stats, {name: min(rounds) for name, rounds in checkpoints.items()})
+        assert min(checkpoints.values()) > 0, checkpoints
+        _report(chosen.records, measured, stats, checkpoints)
     else:
-        print({name: round(value) for name, value in rps.items()})
+        print({name: round(statistics.median(speeds)) for name, speeds in measured.items()}, checkpoints)
 
 
 def _miss_us(rps: dict[str, float], cached: str, hit: str) -> float:
@@ -262,20 +289,29 @@ def _miss_us(rps: dict[str, float], cached: str, hit: str) -> float:
     return round(1e6 / rps[cached] - 1e6 / rps[hit], 3)
 
 
+def _ratios(speeds: list[float], others: list[float]) -> list[float]:
+    """Return the first quartile, the median and the third quartile of the turns' ratios."""
+    ratios = [one / other for one, other in zip(speeds, others, strict=True)]
+    return [round(each, 2) for each in statistics.quantiles(ratios, n=4)]
+
+
 def _report(
     records: int, measured: dict[str, list[float]], stats: dict[int, LruStats], checkpoints: dict[str, int]
 ) -> None:
-    rps = {name: statistics.median(rounds) for name, rounds in measured.items()}
+    rps = {name: statistics.median(speeds) for name, speeds in measured.items()}
     hit_rate = {str(size): round(each.hits / (each.hits + each.misses), 4) for size, each in stats.items()}
-    speedup = {f"{HIT_RATES[size]:.0%}".rstrip("%"): round(rps[str(size)] / rps["rocksdb"], 3) for size in HIT_RATES}
-    spread = {name: [round(min(rounds)), round(max(rounds))] for name, rounds in measured.items()}
+    ratios = {name: _ratios(speeds, measured["rocksdb"]) for name, speeds in measured.items()}
+    of_heap = {name: _ratios(speeds, measured["heap"])[1] for name, speeds in measured.items()}
+    percent = {size: f"{rate:.0%}".rstrip("%") for size, rate in HIT_RATES.items()}
+    speedup = {percent[size]: ratios[str(size)][1] for size in HIT_RATES}
+    spread = {percent[size]: ratios[str(size)][::2] for size in HIT_RATES}
 
-    def speed(name: str) -> str:
-        low, high = spread[name]
-        return f"{rps[name]:,.0f} ({low:,}–{high:,})"
+    def speeds_of(name: str) -> tuple[str, str]:
+        low, middle, high = ratios[name]
+        return f"{rps[name]:,.0f}", "1" if name == "rocksdb" else f"{middle} ({low}–{high})"
 
     rows: list[tuple[object, ...]] = [
-        ("RocksDB alone", "", "1", "1", "1", f"{checkpoints['rocksdb']}", "1", speed("rocksdb"), "1", "1")
+        ("RocksDB alone", "", "1", "1", "1", checkpoints["rocksdb"], of_heap["rocksdb"], *speeds_of("rocksdb"), "1")
     ]
     for size, each in stats.items():
         rows.append(
@@ -285,18 +321,15 @@ def _report(
                 f"{each.gets / records:.3f}",
                 f"{each.puts / records:.3f}",
                 f"{1 + each.key_switches / records:.3f}",
-                f"{checkpoints[str(size)]}",
-                f"{rps[str(size)] / rps['heap']:.2f}" if size == 1000 else "",
-                speed(str(size)),
-                f"{rps[str(size)] / rps['rocksdb']:.2f}",
-                f"{SEED[size]}",
+                checkpoints[str(size)],
+                of_heap[str(size)],
+                *speeds_of(str(size)),
+                SEED[size],
             )
         )
-    ratio = f"{rps['heap'] / rps['rocksdb']:.2f}"
-    rows.append(("heap", "", "", "", "1", f"{checkpoints['heap']}", "1", speed("heap"), ratio, ""))
+    rows.append(("heap", "", "", "", "1", checkpoints["heap"], "1", *speeds_of("heap"), ""))
     for name, label in {"bare rocksdb": "bare loop on RocksDB", "bare 250": "bare loop, LRU of 250"}.items():
-        rows.append((label, "", "1", "1", "", "none", "", speed(name), f"{rps[name] / rps['rocksdb']:.2f}", ""))
-    rows[0] = (*rows[0][:6], f"{rps['rocksdb'] / rps['heap']:.2f}", *rows[0][7:])
+        rows.append((label, "", "1", "1", "", "none", "", *speeds_of(name), ""))
     report(
         "flip325",
         title="LRU cache over RocksDB: throughput, RocksDB alone = 1",
@@ -308,8 +341,8 @@ def _report(
             "key switches a record",
             "checkpoints",
             "÷ heap",
-            "records/s (least–most of the rounds)",
-            "÷ RocksDB alone",
+            "records/s",
+            "÷ RocksDB alone (middle half of the turns)",
             "FLIP-325",
         ),
         rows=rows,
@@ -336,7 +369,7 @@ def _report(
             axes,
             [f"{HIT_RATES[size]:.0%} hits ({size:,} pairs)" for size in HIT_RATES],
             {
-                "Millpond": [rps[str(size)] / rps["rocksdb"] for size in HIT_RATES],
+                "Millpond": [speedup[percent[size]] for size in HIT_RATES],
                 "FLIP-325 (Flink)": [SEED[size] for size in HIT_RATES],
             },
             ylabel="throughput, RocksDB alone = 1",
