@@ -14,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak kill coverage mutations lint format bench figures screenshots docs lock dist matrix
+.PHONY: help setup demo test clusters soak kill coverage mutations lint format bench figures screenshots docs lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -25,10 +25,14 @@ setup: ## make .venv from the lock files, and find or install Java
 demo: setup ## a year of real flights through every package; ARGS="--events 50000" for less, ARGS=--help for more
 	$(BIN)/millpond demo $(ARGS)
 
-test: setup ## run all tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
+test: setup ## run the tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
 	@scripts/test_servers.sh
 	@$(BIN)/python -m tests.jvms
 	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
+
+clusters: setup ## run the tests that start a Spark of their own: bare sessions, clusters that are killed, the demo
+	@$(BIN)/python -m tests.jvms
+	$(BIN)/python -m pytest -m "clusters and not soak" $(ARGS)
 
 soak: setup ## run the whole products of tests, random tests a hundred times as long, and kill clusters at random: over an hour
 	@scripts/test_servers.sh

@@ -271,6 +271,7 @@ _MORE = """
   A checker of lists finds lost updates, double counts, aborted reads and stale base segments.
   Each such fault is also planted, to prove that the checker finds it.
 - `tests/fuzz` feeds wrong bytes to every decoder.
+- `make clusters` runs the tests that start a Spark of their own, `make test` all others.
 - `scripts/mutations.py` breaks one guard after another; a test must fail for each.
 - `make kill` kills hosts, workers, executors, the driver and the store of streams at random.
   It uses all kinds of state and timers, lookups, tiles and fetches, and checkers that know only the events.

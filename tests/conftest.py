@@ -29,13 +29,7 @@ SESSION_TESTS = (
 )
 """What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
 
-OWN_PROCESSES = ("tests/end_to_end/", "tests/faults/", "tests/spark/own_sessions/")
-"""What starts clusters and servers, and kills what belongs to them.
-
-One test after another, however many processes there are: each of them already has many processes.
-"""
-
-LONG = (*OWN_PROCESSES, "tests/features/equality/", "tests/state/models/")
+LONG = ("tests/features/equality/", "tests/simulation/", "tests/state/models/")
 """Whose files take longest of all others."""
 
 collect_ignore = ["spark/own_sessions/bare_job.py"]
@@ -50,7 +44,7 @@ FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 
 Spark's default renames by Hadoop's `FileContext`. Without Hadoop's native library, which PySpark does not have, that
 starts a process `readlink` for each look at a name: eight a file, a hundred a batch, and a fifth of the CPU time of a
-test of streams. Tests with sessions of their own (`own_sessions/`, `faults/`, the demo) have the default.
+test of streams. Tests with a Spark of their own (`make clusters`) have the default.
 """
 
 # How long one example takes says more of the machine than of the code.
@@ -133,13 +127,11 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """One process runs all tests of the session, one those with clusters; the rest goes file by file to who is free."""
+    """One process runs all tests of the session; the rest goes file by file to who is free."""
     from xdist.scheduler import LoadFileScheduling
 
     class SessionAndFiles(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if _is_of_the_session(nodeid):
-                return "the session"
-            return "the clusters" if nodeid.startswith(OWN_PROCESSES) else super()._split_scope(nodeid)
+            return "the session" if _is_of_the_session(nodeid) else super()._split_scope(nodeid)
 
     return SessionAndFiles(config, log)

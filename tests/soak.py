@@ -35,6 +35,7 @@ COUNTS = ("kills", "histories", "inputs", "streams")
 _LONG = ("--timeout=0", "-o", "faulthandler_timeout=0")
 _SOAK = "--hypothesis-profile=soak"
 _ALL = "soak or not soak"
+_SINGLE = ("tests/state", "tests/cache", "tests/lookup", "tests/serving")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ PARTS = {
     ),
     "single": Part(
         "Long tests of single backends and caches run.",
-        ("tests/state", "tests/cache", "--ignore=tests/state/conformance", "-m", "soak", *_LONG),
+        (*_SINGLE, "--ignore=tests/state/conformance", "-m", "soak", *_LONG),
     ),
 }
 """The parts, those that take longest first."""

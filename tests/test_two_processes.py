@@ -48,24 +48,12 @@ def test_all_tests_of_the_session_run_in_one_process_and_the_rest_in_the_other(s
     assert first == second != rest
 
 
-def test_tests_with_clusters_run_one_after_the_other_however_many_processes_there_are(suite):
-    (suite / "tests" / "faults").mkdir()
-    for name in ("test_long", "test_longer"):
-        (suite / "tests" / "faults" / f"{name}.py").write_text(WHO_RAN)
-    done = _run(suite, "-n3")
-    assert done.returncode == 0, done.stdout
-    names = ("faults/test_long", "faults/test_longer", "spark/test_a", "test_of_the_rest")
-    first, second, *others = ((suite / "tests" / f"{name}.ran").read_text() for name in names)
-    assert first == second
-    assert len({first, *others}) == 3
-
-
 def test_what_takes_longest_begins_first(suite):
-    (suite / "tests" / "faults").mkdir()
-    (suite / "tests" / "faults" / "test_long.py").write_text(WHO_RAN)
+    (suite / "tests" / "simulation").mkdir()
+    (suite / "tests" / "simulation" / "test_long.py").write_text(WHO_RAN)
     done = _run(suite, "-n1")
     assert done.returncode == 0, done.stdout
-    names = ("spark/test_a", "spark/test_b", "faults/test_long", "test_of_the_rest")
+    names = ("spark/test_a", "spark/test_b", "simulation/test_long", "test_of_the_rest")
     ran = [(suite / "tests" / f"{name}.ran").stat().st_mtime_ns for name in names]
     assert ran == sorted(ran)
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from benchmarks import redis_servers
 from millpond.demo.aircraft_day import AircraftDay
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.clusters]
 
 EVENTS = 4_000
 EVENTS_ON_DISK = 1_000

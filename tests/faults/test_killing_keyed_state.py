@@ -11,7 +11,7 @@ import pytest
 from tests.faults import state_round, whole_path_round
 from tests.faults.history_run import LOCAL, LOCAL_CLUSTER, Job, check_history, hosts_of, left_over, write_events
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.clusters]
 
 
 def test_hosts_end_with_their_application_though_its_jvm_goes_on(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.history_run import SHORT_LIVED, write_events
 from tests.faults.retried_job import BATCHES
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.clusters, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.history_run import SHORT_LIVED
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.clusters, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "hungry_job.py"
 USERS = [f"user-{at}" for at in range(40)]

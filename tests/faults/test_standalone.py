@@ -29,7 +29,7 @@ from tests.faults.history_run import (
 from tests.faults.keyed_history import DUELS, FILES_PER_BATCH, SAID
 from tests.faults.standalone import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.clusters, pytest.mark.timeout(600)]
 
 BATCHES = 8
 SPECULATIVE = {

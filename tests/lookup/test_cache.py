@@ -211,11 +211,24 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("entries", [680, 700])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    "choices", [{}, {"expire_after_write_ms": 10**9, "expire_after_access_ms": 10**9}, {"policy": "w-tinylfu"}]
-)
+CHOICES = {
+    "lru": {},
+    "expiring": {"expire_after_write_ms": 10**9, "expire_after_access_ms": 10**9},
+    "w-tinylfu": {"policy": "w-tinylfu"},
+}
+SIZES = [680, 700]
+"""A dictionary grows between them."""
+
+_EVERY_CASE = [
+    # Each shape with each choice in every run, and in turn with one of the sizes.
+    pytest.param(shape, SIZES[at], CHOICES[choice], marks=() if (of_shape + of_choice) % 2 == at else pytest.mark.soak)
+    for of_shape, shape in enumerate(SHAPES)
+    for of_choice, choice in enumerate(CHOICES)
+    for at in range(len(SIZES))
+]
+
+
+@pytest.mark.parametrize(("shape", "entries", "choices"), _EVERY_CASE)
 def test_the_bytes_that_are_counted_are_those_that_are_taken(shape, entries, choices):
     metrics, made = CacheMetricGroup("t"), SHAPES[shape]
     cache = DefaultLookupCache(max_bytes=1 << 40, **choices)

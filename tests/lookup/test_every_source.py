@@ -247,10 +247,16 @@ ODD_KEYS = [
 """Keys with nulls, and keys that not every column can hold."""
 
 
+# On Spark every run has each source and each cache; `make soak` has every pair of them.
+ON_SPARK = [
+    *((each, "PARTIAL") for each in SOURCES if each not in SCANNED),
+    *((each, ("FULL", "PARTIAL")[at % 2]) for at, each in enumerate(SCANNED)),
+    *(pytest.param(each, ("PARTIAL", "FULL")[at % 2], marks=pytest.mark.soak) for at, each in enumerate(SCANNED)),
+]
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("name", "cache"), [*((each, "PARTIAL") for each in SOURCES), *((each, "FULL") for each in SCANNED)]
-)
+@pytest.mark.parametrize(("name", "cache"), ON_SPARK)
 def test_on_spark_every_event_gets_the_rows_that_sparks_own_join_gives_it(source, name, cache, spark):
     from millpond.spark import lookup_join
 

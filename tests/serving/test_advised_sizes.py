@@ -49,7 +49,14 @@ def followed(sizes):
     return {name: cache.stats().hit_rate for name, cache in found.items()}, reports
 
 
-@pytest.mark.parametrize("sizes", [IN_ENTRIES, IN_BYTES, IN_ENTRIES | {"tiles": 0}], ids=["entries", "bytes", "alone"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(IN_ENTRIES, id="entries", marks=pytest.mark.soak),
+        pytest.param(IN_BYTES, id="bytes"),
+        pytest.param(IN_ENTRIES | {"tiles": 0}, id="alone"),
+    ],
+)
 def test_caches_of_the_advised_sizes_have_the_wanted_hit_rates_within_two_points_on_average(sizes):
     had, reports = followed(sizes)
     errors = []

@@ -44,7 +44,7 @@ def one_thread():
 @pytest.fixture
 def seeds(record_property):
     """The seeds of the histories, one each."""
-    count = HISTORIES or 400
+    count = HISTORIES or 200
     print(f"{count} histories from seed {FIRST}")
     record_property("histories", count)
     return range(FIRST, FIRST + count)

@@ -117,7 +117,9 @@ def test_state_of_every_kind_goes_on_from_batch_to_batch_and_over_a_restart(
 
 
 # What goes on in RocksDB after a restore: `test_restarts.py`.
-@pytest.mark.parametrize("backend", ["heap", pytest.param("rocksdb", marks=pytest.mark.soak), "spillable"])
+@pytest.mark.parametrize(
+    "backend", ["spillable", *(pytest.param(each, marks=pytest.mark.soak) for each in ("heap", "rocksdb"))]
+)
 def test_a_killed_host_is_replaced_and_restored(stream: Stream, backend: str) -> None:
     stream.add([(f"user-{at}", at, 0.0) for at in range(500)])
     stream.run(diary(stream, backend=backend))

@@ -73,7 +73,7 @@ def histories(draw, tiled):
 
 
 @given(data=st.data(), tiled=st.booleans())
-@settings(max_examples=cases(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=cases(120), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_fetch_is_the_training_set_is_the_rule(data, tiled):
     group_by, batch_end, past, batches = data.draw(histories(tiled))
     online = Online(group_by, batch_end, data.draw(st.integers(1, 3)))

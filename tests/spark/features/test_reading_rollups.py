@@ -49,7 +49,7 @@ def test_a_further_day_reads_rollups_in_place_of_their_days(uploads, spark):
     assert uploads.check(rows, B + DAY_MS, LONG) == events_between(rows, B, B + DAY_MS)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 10))])
 def test_rollups_hold_what_their_days_hold_whatever_comes_late(uploads, seed):
     rng = random.Random(seed)
     end = B

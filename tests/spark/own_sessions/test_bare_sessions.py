@@ -15,7 +15,7 @@ from millpond.spark.environment.java import find_java
 from millpond.spark.environment.session import SESSION_SETTINGS
 from tests.faults.history_run import SHORT_LIVED, spark_home
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.clusters]
 
 JOB = Path(__file__).with_name("bare_job.py")
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

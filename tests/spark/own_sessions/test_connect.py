@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("grpc", reason="Spark Connect needs millpond[connect]")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.clusters]
 
 JOB = Path(__file__).with_name("connect_job.py")
 FILES = [

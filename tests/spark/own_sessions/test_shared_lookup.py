@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.history_run import SHORT_LIVED
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.clusters]
 
 JOB = Path(__file__).with_name("shared_lookup_job.py")
 KEYS = 400
