@@ -58,7 +58,9 @@ def test_advice_comes_from_a_running_server(fetcher):
         told = json.loads(run("advise", url, "--hit-rate", "0.5", "--json").stdout)
     (advice,) = [one for one in told["advice"] if one["cache"] == "advised.batch"]
     assert advice["present_rate"] == pytest.approx(0.95, abs=0.02)
-    assert told["smallest"]["advised.batch"][0] == pytest.approx(525, rel=0.3)
+    # Which keys the curve follows differs from process to process, with Python's hash of bytes. How exact the curves
+    # are is tested in tests/cache/curves.
+    assert told["smallest"]["advised.batch"][0] == pytest.approx(525, rel=0.6)
 
 
 def test_advice_from_a_file_says_what_to_do_in_words(file):
