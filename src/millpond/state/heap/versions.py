@@ -191,14 +191,16 @@ def _of_single(
     """Do the same for entries of one key each. Each yield costs microseconds, so a key group's are yielded at once."""
     of_each = np.array(key_groups, dtype=np.int32)
     if np.any(of_each[1:] < of_each[:-1]):
-        # They come key by key, so a key may have very many entries. Sorting all of them costs six times as much.
+        # They come key by key, so a key may have very many entries. Sorting all of them costs more.
         found: dict[int, Table] = {}
         for key_group, key, old in zip(key_groups, keys, olds, strict=True):
             try:
                 found[key_group].setdefault(key, old)
             except KeyError:
                 found[key_group] = {key: old}
-        for key_group, first_olds in found.items():
+        # A key group's are freed once they are read: the reader makes the same dictionary of them.
+        for key_group in list(found):
+            first_olds = found.pop(key_group)
             yield key_group, first_olds.keys(), first_olds.values()
         return
     starts = np.flatnonzero(of_each[1:] != of_each[:-1]) + 1
