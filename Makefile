@@ -14,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test clusters soak kill coverage mutations lint format bench figures screenshots docs lock dist matrix
+.PHONY: help setup demo test clusters soak kill coverage mutations lint format bench compiled figures screenshots docs lock dist matrix
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -59,8 +59,13 @@ format: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup ## run all benchmarks; one: .venv/bin/python -m benchmarks.NAME
-	$(BIN)/python -m benchmarks
+bench: compiled ## run all benchmarks on the compiled package; one: .venv/bin/python -m benchmarks.NAME
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m benchmarks
+
+compiled: setup ## make build/compiled, which is what the wheel of this platform installs: PYTHONPATH=build/compiled uses it
+	rm -rf build/compiled build/wheel
+	scripts/compiled_wheel.sh build/wheel
+	$(BIN)/uv pip install --quiet --no-deps --python $(BIN)/python --target build/compiled build/wheel/*.whl
 
 figures: setup ## copy the measured tables into the README and the docs
 	$(BIN)/python -m benchmarks.figures
@@ -72,9 +77,10 @@ docs: export NO_MKDOCS_2_WARNING := 1
 docs: setup ## build the documentation site into site/; read it with: .venv/bin/mkdocs serve
 	$(BIN)/mkdocs build --strict $(ARGS)
 
-dist: setup ## build wheel, source distribution and bill of materials, and try them in a blank environment for every extra; ARGS="-k redis" for some, MILLPOND_ADVISORIES=1 to ask PyPI for advisories
+dist: setup ## build wheels, source distribution and bill of materials, and try them in a blank environment for every extra; ARGS="-k redis" for some, MILLPOND_ADVISORIES=1 to ask PyPI for advisories
 	rm -rf dist
 	$(BUILD)
+	scripts/compiled_wheel.sh dist
 	$(BIN)/python -m pytest tests/dist -m dist $(ARGS)
 
 matrix: setup ## test on every supported PySpark, on every Python that is there, and with the lowest versions of dependencies; ARGS=smoke for a few tests on each

@@ -33,6 +33,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from millpond.doctor import is_compiled
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -99,7 +101,8 @@ def report(
     console = Console(width=None if os.isatty(1) else 160, highlight=False)
     console.print(_table(title, columns, rows))
     folder.mkdir(parents=True, exist_ok=True)
-    markdown = f"{_markdown(columns, rows)}\n\n{_where()}: `.venv/bin/python -m benchmarks.{name}`\n"
+    package = "PYTHONPATH=build/compiled " if is_compiled() else ""
+    markdown = f"{_markdown(columns, rows)}\n\n{_where()}: `{package}.venv/bin/python -m benchmarks.{name}`\n"
     _replace(folder / f"{name}.md", lambda path: path.write_text(markdown, encoding="utf-8"))
     write_picture(folder / f"{name}.png", title, draw)
     _replace(folder / f"{name}.json", lambda path: path.write_text(line + "\n", encoding="utf-8"))
@@ -180,7 +183,7 @@ def format_number(value: float) -> str:
 
 
 def machine() -> dict[str, object]:
-    """What the figures depend on: usable cores, memory, processor, system and Python."""
+    """What the figures depend on: usable cores, memory, processor, system, Python, and whether Millpond is compiled."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -188,11 +191,13 @@ def machine() -> dict[str, object]:
         "processor": platform.machine(),
         "system": platform.system(),
         "python": platform.python_version(),
+        "compiled": is_compiled(),
     }
 
 
 def _where() -> str:
-    return "{cores} cores, {memory_gib} GiB, {processor}, {system}, Python {python}".format(**machine())
+    where = "{cores} cores, {memory_gib} GiB, {processor}, {system}, Python {python}".format(**machine())
+    return f"{where}, compiled" if is_compiled() else where
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

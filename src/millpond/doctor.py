@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,9 +61,15 @@ def findings(settings: Mapping[str, str] | None = None) -> list[Finding]:
         >>> [finding.check for finding in findings() if finding.check == "Python"]
         ['Python']
     """
-    checks: list[Callable[[], Iterator[Finding]]] = [_python, _java, _pyspark, _extras, _folder, _machine]
+    checks: list[Callable[[], Iterator[Finding]]] = [_python, _hot_path, _java, _pyspark, _extras, _folder, _machine]
     found = [finding for check in checks for finding in check()]
     return found if settings is None else [*found, *settings_findings(settings)]
+
+
+def is_compiled() -> bool:
+    """Return whether the hot path of keyed state is compiled, as in the wheels for some platforms."""
+    hot_path = Path(__file__).parent / "state" / "heap" / "hot_path"
+    return any(hot_path.with_name(hot_path.name + suffix).exists() for suffix in EXTENSION_SUFFIXES)
 
 
 def settings_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -146,6 +153,10 @@ def _python() -> Iterator[Finding]:
         )
     else:
         yield Finding("Python", "ok", found)
+
+
+def _hot_path() -> Iterator[Finding]:
+    yield Finding("hot path of keyed state", "ok", "compiled" if is_compiled() else "Python")
 
 
 def _java() -> Iterator[Finding]:

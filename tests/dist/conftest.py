@@ -1,4 +1,4 @@
-"""Blank environments into which the built wheel is installed by uv."""
+"""Blank environments into which a built wheel is installed by uv."""
 
 import functools
 import os
@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
+COMPILED = "compiled"
+"""As an extra: the plain package, from the wheel of this platform."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,13 @@ class Environment:
 @pytest.fixture(scope="session")
 def environment() -> Iterator[Callable[..., Environment]]:
     """Gives the environment with an extra, or that of the plain package, and with other packages."""
-    wheels = list(DIST.glob("*.whl"))
-    assert len(wheels) == 1, f"expected one wheel in {DIST}, found {wheels}: `make dist` builds it"
     # Beside uv's cache and not where the other temporary files of tests are, so that packages are linked, not copied.
     folder = DIST / f"environments-{os.getpid()}"
 
     def install(into: Path, extras: str, *options: str) -> Environment:
         _uv("venv", "--python", sys.executable, str(into))
-        what = f"{wheels[0]}[{extras}]" if extras else str(wheels[0])
+        wheel = compiled_wheel() if extras == COMPILED else plain_wheel()
+        what = f"{wheel}[{extras}]" if extras not in ("", COMPILED) else str(wheel)
         _uv("pip", "install", "--python", str(into), "--constraints", str(ROOT / "requirements.lock"), what, *options)
         return Environment(into)
 
@@ -68,6 +69,22 @@ def environment() -> Iterator[Callable[..., Environment]]:
 
     yield made
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def plain_wheel() -> Path:
+    """The wheel for all platforms."""
+    return _only_wheel("*-none-any.whl")
+
+
+def compiled_wheel() -> Path:
+    """The wheel for this platform and this Python."""
+    return _only_wheel(f"*-cp{sys.version_info.major}{sys.version_info.minor}-cp*.whl")
+
+
+def _only_wheel(pattern: str) -> Path:
+    wheels = list(DIST.glob(pattern))
+    assert len(wheels) == 1, f"expected one wheel {pattern} in {DIST}, found {wheels}: `make dist` builds it"
+    return wheels[0]
 
 
 def _uv(*arguments: str) -> None:

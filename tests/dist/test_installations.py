@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from millpond.cli import COMMANDS
-from tests.dist.conftest import DIST, ROOT
+from tests.dist.conftest import ROOT, plain_wheel
 from tests.test_docs import blocks
 from tests.test_public_api import PUBLIC
 
@@ -160,7 +160,7 @@ def _under(heading, page):
 
 
 def _metadata():
-    (wheel,) = DIST.glob("*.whl")
+    wheel = plain_wheel()
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         return message_from_bytes(opened.read(name))

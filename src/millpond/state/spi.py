@@ -6,17 +6,9 @@ Spark" for a custom backend.
 
 from typing import TYPE_CHECKING, Any
 
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
-from millpond.state.backend.protocols import (
-    ABSENT,
-    Appended,
-    Cells,
-    KeyContext,
-    KeyedStateBackend,
-    RawCells,
-    Snapshot,
-    ValueCache,
-)
+from millpond.state.backend.protocols import ABSENT, Appended, Cells, KeyedStateBackend, RawCells, Snapshot, ValueCache
 from millpond.state.checkpoint import Checkpointer
 from millpond.state.heap.backend import HeapBackend
 from millpond.state.options.opening import open_backend

@@ -1,7 +1,6 @@
 """A value state of many keys at once is the same as one key after the other, on every backend."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,10 +36,10 @@ _STEPS = st.lists(
 )
 
 
-def _many(keys):
+def _many(keys, *, distinct=None):
     """Three key groups; keys in any order, so that a group may come in several runs."""
     made = ManyKeys.of([(key,) for key in keys], [key % 3 for key in keys])
-    return replace(made, distinct=len(set(keys)) == len(keys))
+    return ManyKeys(made.keys, made.runs, len(set(keys)) == len(keys) if distinct is None else distinct)
 
 
 def _rocksdb(folder):
@@ -143,7 +142,7 @@ def test_no_keys_at_all_change_nothing():
 def test_a_number_that_does_not_fit_is_refused_by_name(kind_of_backend, unfit, distinct):
     with TemporaryDirectory(dir=IN_MEMORY) as folder, closing(_OPEN[kind_of_backend](Path(folder, "state"))) as backend:
         state = backend.value_state(NUMBER)
-        many = replace(_many([0, 3]), distinct=distinct)
+        many = _many([0, 3], distinct=distinct)
         update_many(backend, state, many, [7, 1 << 63])
         with pytest.raises(DataError, match="state 'number'"):
             add_many(backend, state, many, unfit)

@@ -414,7 +414,7 @@ def test_a_checkpoint_that_would_not_restore_is_not_acknowledged():
     operator = Operator(Disk())
     operator.at(GROUPS[0], ("ann",))
     operator.handles["count"].update((1,))
-    operator.backend.context.now_ms = 1.5
+    operator.backend.context.now_ms = 1 << 64
     with pytest.raises(DataError, match="version 1 of shard 1 could not be restored"):
         operator.checkpointer.write(operator.checkpointer.begin())
     assert operator.storage.versions() == []

@@ -8,18 +8,15 @@ Invariant: these functions leave the backend as one call per key would, except t
 undefined afterwards.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from millpond.state.backend.protocols import KeyedStateBackend, ValueState
 from millpond.state.types.key_types import given_forms
 from millpond.state.types.rows import Row
 
 
-@dataclass(frozen=True)
 class ManyKeys:
     """Keys of one shard, in runs: consecutive keys of one key group.
 
@@ -29,17 +26,24 @@ class ManyKeys:
         distinct: whether it is known that no key occurs twice.
     """
 
-    keys: Sequence[Row]
-    runs: Sequence[tuple[int, int, int]]
-    distinct: bool = False
+    # A dataclass with a cached property costs microseconds a batch, as much as fifty keys.
+    __slots__ = ("_given", "distinct", "keys", "runs")
+
+    def __init__(self, keys: Sequence[Row], runs: Sequence[tuple[int, int, int]], distinct: bool = False) -> None:
+        self.keys = keys
+        self.runs = runs
+        self.distinct = distinct
+        self._given: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    @cached_property
+    @property
     def given(self) -> list[Any]:
         """The keys in their given form."""
-        return given_forms(self.keys)
+        if self._given is None:
+            self._given = given_forms(self.keys)
+        return self._given
 
     @staticmethod
     def of(keys: Sequence[Row], key_groups: Sequence[int]) -> "ManyKeys":
@@ -69,13 +73,9 @@ class ManyValues(Protocol):
         """Delete the value of each key."""
 
 
-@runtime_checkable
-class _WorksOnMany(Protocol):
-    def many(self) -> ManyValues | None: ...
-
-
 def _many(state: ValueState) -> ManyValues | None:
-    return state.many() if isinstance(state, _WorksOnMany) else None
+    many: Callable[[], ManyValues | None] | None = getattr(state, "many", None)
+    return None if many is None else many()
 
 
 def each_key(backend: KeyedStateBackend, many: ManyKeys) -> Iterator[int]:

@@ -8,7 +8,7 @@ are built only when an error is read, so records do not pay for them.
 from typing import Any
 
 from millpond.errors import OptionError
-from millpond.state.backend.protocols import KeyContext
+from millpond.state.backend.key_context import KeyContext
 
 
 class Who:

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from millpond.metrics import Recorder
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.types.descriptor import StateDescriptor
@@ -109,26 +110,6 @@ def cells_at(places: Sequence[tuple[int, Any]], values: Sequence[Any], *, is_map
         [cell[1] for cell in cells] if is_map else None,
         [ABSENT if value is None else value for value in values],
     )
-
-
-class KeyContext:
-    """The current key, and the time.
-
-    The backend's `enter` sets `key_group`. The operator assigns `key` before it calls user code, and `now_ms`, the
-    time of the batch or record, by which TTL is judged.
-    """
-
-    __slots__ = ("key", "key_group", "now_ms")
-
-    def __init__(self) -> None:
-        self.key: Row = ()
-        self.key_group = -1
-        self.now_ms = 0
-
-    def leave(self) -> None:
-        """Have no key current until a key group is entered again."""
-        self.key_group = -1
-        self.key = ()
 
 
 class ValueState(Protocol):

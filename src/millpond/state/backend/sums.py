@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond.errors import OptionError
 from millpond.state.backend.current_key import Who
-from millpond.state.backend.protocols import KeyContext
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.types.descriptor import StateDescriptor
 
 _DIGIT = (1 << 30) - 1
@@ -69,11 +69,11 @@ class Sums:
         number = self.number(number)
         return lambda old: number if old is None else old + number
 
-    def numbers(self, number: Any, count: int) -> Sequence[Any]:
+    def numbers(self, number: Any, count: int) -> list[Any]:
         """Return a sequence of numbers as the state would keep them, or one number `count` times."""
-        if isinstance(number, Sequence):
-            return number if {*map(type, number)} == {self.kind} else list(map(self.number, number))
-        return [self.number(number)] * count
+        if type(number) is self.kind or not isinstance(number, Sequence):
+            return [self.number(number)] * count
+        return list(number) if {*map(type, number)} == {self.kind} else list(map(self.number, number))
 
     def at_once(self, olds: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
         """Return the sum of each old value and its number; None if an old value is None or a sum needs a check."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
-from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.backend.protocols import Cells, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.heap.states import BoundState, HeapListState, HeapMapState, HeapState, HeapValueState
 from millpond.state.heap.tables import FlatTables
 from millpond.state.heap.versions import Version

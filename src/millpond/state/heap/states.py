@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millpond.state.backend.current_key import NoKeyGroup, Who, no_current_key
-from millpond.state.backend.protocols import ABSENT, Cells, KeyContext, cells_at
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import ABSENT, Cells, cells_at
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
-from millpond.state.heap.hot_path import hot_path
+from millpond.state.heap.hot_path import HotPath
 from millpond.state.heap.tables import EntryTables, FlatTables, ListTables, drop_if_empty
 from millpond.state.heap.versions import (
     EntryVersion,
@@ -94,7 +95,7 @@ class HeapState:
 
 
 class HeapValueState(HeapState, PlainValue):
-    """One value per key. If its values cannot be changed in place, the methods are those of `hot_path`."""
+    """One value per key. If its values cannot be changed in place, the methods are those of `HotPath`."""
 
     tables: FlatTables[LoggedVersion]
 
@@ -102,13 +103,14 @@ class HeapValueState(HeapState, PlainValue):
         super().__init__(descriptor, context)
         self._live = self.tables.live
         self._sums = Sums(descriptor, self._check)
-        self._hot = hot = hot_path(context, self._live, self._table, self._check, self._sums)
+        self._hot = hot = HotPath(context, self._live, self._table, self._check, self._sums)
+        self._many = None if self._mutable else ManyInTables(self.tables, self._sums)
         if not self._mutable:
             self.get = hot.get  # type: ignore[method-assign]
-            self.update = hot.update  # type: ignore[method-assign,assignment]
-            self.update_with = hot.update_with  # type: ignore[method-assign,assignment]
+            self.update = hot.update  # type: ignore[method-assign]
+            self.update_with = hot.update_with  # type: ignore[method-assign]
             if self._sums.kind is not None:
-                self.add = hot.add  # type: ignore[method-assign,assignment]
+                self.add = hot.add  # type: ignore[method-assign]
         self._hot.begin_version(self.tables.open.log)
 
     def _new_tables(self) -> FlatTables[LoggedVersion]:
@@ -121,7 +123,7 @@ class HeapValueState(HeapState, PlainValue):
 
     def many(self) -> ManyInTables | None:
         """Return batch access; None if a value that is handed out could be changed."""
-        return None if self._mutable else ManyInTables(self.tables, self._sums)
+        return self._many
 
     def exists(self) -> bool:
         return given_form(self._context.key) in self._table()

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from millpond.errors import OptionError
 from millpond.state.backend.expiry import alive, without_times
-from millpond.state.backend.protocols import KeyContext, KeyedStateBackend
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import KeyedStateBackend
 from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.operator.operator import Context, KeyedOperator, TimeDomain, Timer, Times, check_operator
 from millpond.state.operator.states import States

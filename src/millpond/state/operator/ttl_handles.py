@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 from millpond.state.backend.expiry import Sweep
-from millpond.state.backend.protocols import KeyContext, KeyedStateBackend, ListState, MapState, ValueState
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import KeyedStateBackend, ListState, MapState, ValueState
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row

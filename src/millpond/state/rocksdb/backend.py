@@ -25,8 +25,9 @@ from weakref import WeakSet
 
 from millpond.errors import UnavailableError
 from millpond.state.backend.declarations import Declarations, foreign_key_group, open_version
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.plain import PlainBackend, PlainSnapshot
-from millpond.state.backend.protocols import Cells, KeyContext, ListState, MapState, RawCells, Snapshot, ValueState
+from millpond.state.backend.protocols import Cells, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.rocksdb.changed_keys import ChangedKeys
 from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database

@@ -30,8 +30,12 @@ class ManyInDatabase:
 
     def add_many(self, many: ManyKeys, number: Any) -> None:
         numbers, places = self._sums.numbers(number, len(many)), self._places(many)
-        sums = self._sums.of_each(places, self._cells.read_all(places), numbers)
-        self._cells.put_all(list(sums), list(sums.values()))
+        olds = self._cells.read_all(places)
+        sums = self._sums.at_once(olds, numbers) if many.distinct else None
+        if sums is None:
+            each = self._sums.of_each(places, olds, numbers)
+            places, sums = list(each), list(each.values())
+        self._cells.put_all(places, sums)
 
     def clear_many(self, many: ManyKeys) -> None:
         places = self._places(many)
@@ -39,5 +43,7 @@ class ManyInDatabase:
         self._cells.put_all(there, [None] * len(there))
 
     def _places(self, many: ManyKeys) -> list[bytes]:
-        place, keys = self._cells.place, many.keys
-        return [place(key_group, key) for key_group, first, end in many.runs for key in keys[first:end]]
+        places: list[bytes] = []
+        for key_group, first, end in many.runs:
+            places += self._cells.places_of(key_group, many.keys[first:end])
+        return places

@@ -130,9 +130,9 @@ class Database:
 
     def write_past(self, places: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Do the same without writing unreverted values first."""
-        gone = [value is None for value in values]
+        has_gone = None in values
+        gone = [value is None for value in values] if has_gone else []
         puts = list(map(not_, gone))
-        has_gone = any(gone)
 
         def write() -> None:
             # rocksdict writes a batch only once, so each try needs a new one.

@@ -12,18 +12,26 @@ version reads.
 """
 
 # ruff: noqa: D102 - the protocols in backend/protocols.py say what the methods do
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from millpond.state.backend.current_key import Who, no_current_key
-from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.rocksdb.batch_access import ManyInDatabase
 from millpond.state.rocksdb.changed_keys import ChangedKeys
 from millpond.state.rocksdb.database import Database
 from millpond.state.types.descriptor import StateDescriptor
-from millpond.state.types.ordered_keys import GROUP_PREFIX, KEY_PREFIX, STATE_PREFIX, decode_key, encode_key
+from millpond.state.types.ordered_keys import (
+    GROUP_PREFIX,
+    KEY_PREFIX,
+    STATE_PREFIX,
+    decode_key,
+    encode_key,
+    encode_keys,
+)
 from millpond.state.types.rows import Row, RowCodec
 
 _PIECE = 200
@@ -76,6 +84,13 @@ class RocksDbState:
         return KEY_PREFIX.pack(self._number, key_group, len(encoded)) + encoded
 
     place = key_prefix
+
+    def places_of(self, key_group: int, keys: Sequence[Row]) -> list[bytes]:
+        """Return the db keys of many keys of a key group."""
+        encoded = encode_keys(keys)
+        # Many keys have one length, and so begin alike.
+        prefixes = {length: KEY_PREFIX.pack(self._number, key_group, length) for length in set(map(len, encoded))}
+        return [prefixes[len(key)] + key for key in encoded]
 
     def read(self, place: bytes) -> Any:
         data = self._data(place)

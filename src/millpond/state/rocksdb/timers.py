@@ -22,7 +22,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from millpond.state.backend.protocols import ABSENT, Cells, KeyContext
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import ABSENT, Cells
 from millpond.state.backend.timer_queue import DueTimer
 from millpond.state.rocksdb.database import Database
 from millpond.state.rocksdb.states import RocksDbMapState

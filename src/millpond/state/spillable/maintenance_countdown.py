@@ -7,7 +7,7 @@ than attributes.
 from collections.abc import Callable, Sequence
 
 from millpond.state.backend.declarations import foreign_key_group
-from millpond.state.backend.protocols import KeyContext
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.heap.states import BoundState
 
 

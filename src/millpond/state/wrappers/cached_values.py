@@ -15,16 +15,9 @@ from functools import partial
 from typing import Any
 
 from millpond.state.backend.declarations import open_version
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.pairs import Pair, Pairs
-from millpond.state.backend.protocols import (
-    Cells,
-    KeyContext,
-    KeyedStateBackend,
-    RawCells,
-    Snapshot,
-    ValueCache,
-    ValueState,
-)
+from millpond.state.backend.protocols import Cells, KeyedStateBackend, RawCells, Snapshot, ValueCache, ValueState
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 from millpond.state.types.ttl import Ttl

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from millpond.metrics import Recorder
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import (
     Cells,
-    KeyContext,
     KeyedStateBackend,
     ListState,
     MapState,

@@ -36,10 +36,10 @@ from millpond.errors import OptionError
 from millpond.metrics.recorder import NO_METRICS, Recorder
 from millpond.state.backend.cell_bytes import cell_bytes
 from millpond.state.backend.declarations import Declarations, open_version
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.pairs import Pair, Pairs
 from millpond.state.backend.protocols import (
     Cells,
-    KeyContext,
     KeyedStateBackend,
     ListState,
     MapState,
@@ -185,8 +185,6 @@ class LruStateCache(ForwardingBackend):
         """Enter a key group for the first time in this version. Only the backend knows which groups are the shard's."""
         self._inner.enter(key_group)
         self._entered.add(key_group)
-        for state in self._states.values():
-            state.bind()
 
     def value_state(self, descriptor: StateDescriptor) -> ValueState:
         """Return the handle of a value state."""
@@ -211,8 +209,6 @@ class LruStateCache(ForwardingBackend):
             StateKind.MAP: inner.map_state,
         }[descriptor.kind]
         made = kind(descriptor, inner, declare(descriptor), self._context, self._entries)
-        if self._context.key_group >= 0:
-            made.bind()
         if self._recording is not None:
             tell_reads(made, self._context, self._recording)
         return made
@@ -225,7 +221,7 @@ class LruStateCache(ForwardingBackend):
             return
         dirty = {
             (group, cell[0] if state.is_map else cell): None
-            for group, bucket in list(state.buckets.items())
+            for group, bucket in list(state.cached.buckets.items())
             for cell in bucket.dirty
         }
         ours = {place: None for place in dirty if state.holds(*place)}
@@ -238,13 +234,13 @@ class LruStateCache(ForwardingBackend):
         """Return every cell of a state in one key group as it is now."""
         cells = self._inner.cells(name, key_group)
         state = self._states.get(name)
-        bucket = None if state is None else state.buckets.get(key_group)
+        bucket = None if state is None else state.cached.buckets.get(key_group)
         return cells if bucket is None else overlaid(cells, bucket.dirty)
 
     def raw_cells(self, name: str, key_group: int) -> Pairs | None:
         """Return every cell of a state in one key group as bytes; None if there are no bytes. Between two versions."""
         pairs, state = self._inner.raw_cells(name, key_group), self._states.get(name)
-        bucket = None if state is None else state.buckets.get(key_group)
+        bucket = None if state is None else state.cached.buckets.get(key_group)
         if pairs is None or state is None or bucket is None:
             return pairs
         return overlaid_pairs(pairs, state.descriptor, bucket.dirty)
@@ -270,7 +266,7 @@ class LruStateCache(ForwardingBackend):
         parts = {
             name: {
                 group: Part(bucket.dirty, bucket.carried, self._opened)
-                for group, bucket in state.buckets.items()
+                for group, bucket in state.cached.buckets.items()
                 if bucket.dirty or bucket.carried
             }
             for name, state in self._states.items()
@@ -328,7 +324,7 @@ class LruStateCache(ForwardingBackend):
         self._inner.load_raw(descriptor, key_group, pairs)
         state = self._states.get(descriptor.name)
         # Before the first record the cache is empty, so nothing needs to be decoded.
-        known = state is not None and key_group in state.buckets
+        known = state is not None and key_group in state.cached.buckets
         self._forget(descriptor, cell_bytes(descriptor, 0).cells(key_group, pairs) if known else Cells())
 
     def _check_nothing_open(self, descriptor: StateDescriptor) -> None:
@@ -354,14 +350,14 @@ class LruStateCache(ForwardingBackend):
     def stats(self) -> LruStats:
         """Return the counters and the size."""
         states, entries = self._states.values(), self._entries
-        gets = sum(state.misses + state.others for state in states)
+        gets = sum(state.cached.misses + state.cached.others for state in states)
         return LruStats(
-            hits=sum(state.hits for state in states),
-            misses=sum(state.misses for state in states),
+            hits=sum(state.cached.hits for state in states),
+            misses=sum(state.cached.misses for state in states),
             gets=gets,
             puts=entries.puts,
             key_switches=gets,
-            copies=sum(state.copies for state in states),
+            copies=sum(state.cached.copies for state in states),
             evictions=entries.evictions,
             entries=len(entries.order),
             bytes=entries.bytes,
@@ -396,7 +392,7 @@ class LruStateCache(ForwardingBackend):
 
     def _reads(self) -> tuple[int, int]:
         states = self._states.values()
-        return sum(state.hits for state in states), sum(state.misses for state in states)
+        return sum(state.cached.hits for state in states), sum(state.cached.misses for state in states)
 
     def _any_change(self) -> bool:
         """Return whether the open version has changed anything."""
@@ -407,7 +403,7 @@ class LruStateCache(ForwardingBackend):
             timers.changed = False
 
     def _buckets(self) -> Iterable[Bucket]:
-        return (bucket for state in self._states.values() for bucket in state.buckets.values())
+        return (bucket for state in self._states.values() for bucket in state.cached.buckets.values())
 
     def _go_back(self, oldest: int) -> None:
         self._entries.revert(oldest, self._buckets())
@@ -418,7 +414,7 @@ class LruStateCache(ForwardingBackend):
         self._context.leave()
         self._entered.clear()
         for state in self._states.values():
-            state.unbind()
+            state.begin_version()
 
 
 _KINDS: dict[StateKind, type[LruState]] = {

@@ -19,14 +19,15 @@ When the coldest entry is dirty, the coldest entries of its state are written to
 object of an entry that leaves is used again for the entry that comes, unless a snapshot has it. So in a full cache a
 miss creates no object and moves one in the order of use.
 
+The wheels of some platforms have this module compiled (docs/explanation/state.md), so its types hold at run time.
+
 Source: FLIP-325, whose buckets are copied on write in the same way (Flink's CopyOnWriteStateMap).
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
-from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from millpond.cache import Bounds
 from millpond.state.backend.cell_bytes import cell_bytes, laid_over
@@ -36,15 +37,13 @@ from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.key_types import given_form
 from millpond.state.types.rows import Row
 
-CLEAN = -1
-WRITTEN = -2
+CLEAN: Final = -1
+WRITTEN: Final = -2
 
 Weigher = Callable[[object, object], int]
 
-_value, _place = attrgetter("value"), attrgetter("place")
-
-_WRITTEN_TOGETHER = 64
-_SHARE_WRITTEN_TOGETHER = 4
+_WRITTEN_TOGETHER: Final = 64
+_SHARE_WRITTEN_TOGETHER: Final = 4
 
 
 class Entry:
@@ -157,13 +156,7 @@ class Bucket:
 
 
 class Entries:
-    """Every cached entry of a shard, coldest first. Between calls there are never more than the limit.
-
-    Attributes:
-        load: adds what the backend has for a cell, given its bucket, cell, value and place. Returns its entry.
-    """
-
-    load: Callable[[Bucket, Row, Any, Any], Entry]
+    """Every cached entry of a shard, coldest first. Between calls there are never more than the limit."""
 
     def __init__(
         self, inner: KeyedStateBackend, max_entries: int | None, max_bytes: int | None, weigher: Weigher
@@ -180,11 +173,12 @@ class Entries:
         self._weigher = weigher
         share = _WRITTEN_TOGETHER if max_entries is None else max_entries // _SHARE_WRITTEN_TOGETHER
         self._together = max(1, min(_WRITTEN_TOGETHER, share))
-        self.load = self._load_weighed if self.weighs else self._admit
 
-    def _load_weighed(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
+    def load(self, bucket: Bucket, cell: Row, value: Any, place: Any) -> Entry:
+        """Add what the backend has for a cell. Return its entry."""
         entry = self._admit(bucket, cell, value, place)
-        self._weigh(entry)
+        if self.weighs:
+            self._weigh(entry)
         return entry
 
     def change(self, bucket: Bucket, cell: Row, entry: Entry | None, value: Any) -> Entry:
@@ -338,10 +332,10 @@ class Entries:
 
     def _write(self, raw: RawCells, dirty: list[Entry]) -> None:
         """Write dirty entries of one state to the backend and make them clean. If that fails, nothing changes."""
-        places = list(map(_place, dirty))
+        places = [entry.place for entry in dirty]
         if not all(places):
             places = [entry.place or raw.place(entry.bucket.key_group, entry.cell) for entry in dirty]
-        raw.put_all(places, list(map(_value, dirty)))
+        raw.put_all(places, [entry.value for entry in dirty])
         self.puts += len(dirty)
         version = self.version
         for entry in dirty:
@@ -377,7 +371,7 @@ def as_cells(entries: list[Entry]) -> Cells:
     """Return entries of one state as cells, absences as deletions. There must be at least one."""
     return cells_at(
         [(entry.bucket.key_group, entry.cell) for entry in entries],
-        list(map(_value, entries)),
+        [entry.value for entry in entries],
         is_map=entries[0].bucket.is_map,
     )
 

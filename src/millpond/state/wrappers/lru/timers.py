@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from millpond.state.backend.current_key import no_current_key
-from millpond.state.backend.protocols import KeyContext, KeyedStateBackend, MapState
+from millpond.state.backend.key_context import KeyContext
+from millpond.state.backend.protocols import KeyedStateBackend, MapState
 from millpond.state.types.descriptor import StateDescriptor
 from millpond.state.types.rows import Row
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond.cache.curves.recording import Recording
 from millpond.state.backend.batch_access import ManyKeys, ManyValues
-from millpond.state.backend.protocols import KeyContext
+from millpond.state.backend.key_context import KeyContext
 from millpond.state.wrappers.lru.handles import LruMapState, LruState, LruValueState
 
 
