@@ -1,4 +1,7 @@
-"""The current key, which the handles of every backend read at each use."""
+"""The current key, which the handles of every backend read at each use.
+
+The wheels of some platforms have this module compiled (docs/explanation/state.md), so its types hold at run time.
+"""
 
 from millpond.state.types.rows import Row
 

@@ -5,6 +5,8 @@ of a run that are not cached are looked up in the backend in one read.
 
 Invariant: a miss may evict an entry of the same run. So the values of a run are taken before its misses are loaded, and
 an entry is looked up again before it is changed.
+
+The wheels of some platforms have this module compiled (docs/explanation/state.md), so its types hold at run time.
 """
 
 # ruff: noqa: D102 - the protocols in backend/ say what the methods do
