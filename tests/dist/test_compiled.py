@@ -18,8 +18,9 @@ MODULES = [
 ]
 
 
-def test_a_user_gets_the_compiled_modules_and_doctor_says_so(environment, tmp_path):
-    told = environment(COMPILED).python(
+@pytest.mark.parametrize(("wheel", "compiled", "suffix"), [(COMPILED, "True", "so"), ("", "False", "py")])
+def test_a_user_gets_the_modules_of_the_wheel_and_doctor_knows_them(environment, tmp_path, wheel, compiled, suffix):
+    told = environment(wheel).python(
         f"""
         from importlib import import_module
         from millpond.doctor import is_compiled
@@ -27,7 +28,7 @@ def test_a_user_gets_the_compiled_modules_and_doctor_says_so(environment, tmp_pa
         """.replace("\n        ", "\n"),
         tmp_path,
     )
-    assert told.stdout.split() == ["True", *["so"] * len(MODULES)], told.stderr
+    assert told.stdout.split() == [compiled, *[suffix] * len(MODULES)], told.stderr
 
 
 def test_the_wheel_runs_on_linux_as_old_as_that_of_its_name():
@@ -47,5 +48,5 @@ def test_keyed_state_keeps_its_promises_compiled(tmp_path):
     where = [sys.executable, "-c", f"import {MODULES[0]} as module; print(module.__file__)"]
     assert subprocess.check_output(where, env=settings, text=True).startswith(str(tmp_path))
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
-    done = subprocess.run([*tests, "tests/state"], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    done = subprocess.run([*tests, "tests/state", "tests/spark/environment/test_tracebacks.py"], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -57,6 +57,11 @@ class _Entry:
     def file(self) -> str:
         return self.frame.f_code.co_filename
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is Millpond's. The file of a compiled module is where the wheel was built, so its name counts."""
+        return self.file.startswith(_PACKAGE) or str(self.frame.f_globals.get("__name__")).startswith("millpond.")
+
 
 def fold_own_frames(error: BaseException) -> None:
     """Fold Millpond's frames in the traceback of an error, and in those of its causes and contexts.
@@ -105,7 +110,7 @@ def _entries(traceback: TracebackType | None) -> Iterator[_Entry]:
 
 def _folded(entries: list[_Entry], *, purposeful: bool) -> list[_Entry]:
     """Replace each run of Millpond's entries by one. `purposeful` says that Millpond raised the error on purpose."""
-    own = [entry.file.startswith(_PACKAGE) for entry in entries]
+    own = [entry.is_own for entry in entries]
     # A frame of contextlib between two of Millpond's frames counts as Millpond's.
     for at in range(1, len(entries) - 1):
         own[at] = own[at] or (entries[at].file == _GLUE and own[at - 1] and own[at + 1])
