@@ -151,9 +151,14 @@ DATA = [
     ),
     Fault(
         "A spill file or a local RocksDB folder is corrupt",
-        "The batch fails, the local state is dropped, and the retry restores it from the segments.",
+        "The batch fails, the local state is dropped, and the retry restores it from the segments. No other shard of the "
+        "host is concerned.",
         (
             _RETRIED + "test_local_cache_spill_file_or_rocksdb_folder_corrupt",
+            (
+                "tests/state/spillable/test_disk_faults.py::"
+                "test_a_damaged_file_is_met_by_its_own_backend_and_by_no_other"
+            ),
             "tests/state/spillable/test_page_seals.py::test_a_flipped_bit_gives_the_right_answer_or_is_found",
             (
                 "tests/spark/runtime/test_conversation.py::"

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from millpond.spark import StateConfig, keyed, session
 from millpond.spark.runtime.slots import Slot
+from millpond.state.spillable import SpillableBackend
 from millpond.state.spillable.spill_file import SpillFile
 from tests.faults.keyed_history import History
 
@@ -39,7 +40,7 @@ CONFIGS = {
     "killed worker": StateConfig(),
     "idle workers": StateConfig(),
     "spill file": StateConfig("spillable", options=_SPILLS_AT_ONCE),
-    "page of a spill file": StateConfig("spillable", options=_SPILLS_AT_ONCE),
+    "page of a spill file": StateConfig("spillable", options=_SPILLS_AT_ONCE, hosts=2),
     "rocksdb folder": StateConfig("rocksdb", options={"state.backend.rocksdb.write-buffer-size": "64kb"}),
 }
 BATCHES = 3
@@ -92,20 +93,34 @@ def befall(deed: str, task: Any) -> None:
         spoiled = spoil(".sst" if deed == "rocksdb folder" else "millpond-spill")
         assert spoiled, "there was nothing to spoil"
     if deed == "page of a spill file":
+        spill_all()
         assert flip_bits(), "there was no page"
 
 
+def spill_all() -> None:
+    """Spill all key groups of the shard that is at work: a host has one of each stream, and the others rest."""
+    (backend,) = (each for each in gc.get_objects() if isinstance(each, SpillableBackend) and each._owner._taken)
+    backend.spill_now(backend.key_groups)
+
+
 def flip_bits() -> int:
-    """Flip a bit within every page of the spill files, as of a disk that is read again; how many pages there were."""
+    """Flip a bit within every page of the host's spill files, as of a disk that is read again; how many there were.
+
+    Files of former streams are among them, whose key groups rest in the host's memory and on its disk.
+    """
     flipped = 0
     for file in [each for each in gc.get_objects() if isinstance(each, SpillFile)]:
-        file.forget_pages()
-        file._seals.check_again()
-        with Path(f"/proc/self/fd/{file._pages.fileno()}").open("r+b", buffering=0) as disk:
-            for page in range(0, os.fstat(disk.fileno()).st_size, PAGE_BYTES):
-                place = page + PAGE_BYTES * 3 // 4
-                os.pwrite(disk.fileno(), bytes([os.pread(disk.fileno(), 1, place)[0] ^ 8]), place)
-                flipped += 1
+        # Under the lock, since a page that was compared may be used.
+        with file.lock:
+            if file._pages.closed:
+                continue
+            file._end_reading()
+            file._seals.check_again()
+            with Path(f"/proc/self/fd/{file._pages.fileno()}").open("r+b", buffering=0) as disk:
+                for page in range(0, os.fstat(disk.fileno()).st_size, PAGE_BYTES):
+                    place = page + PAGE_BYTES * 3 // 4
+                    os.pwrite(disk.fileno(), bytes([os.pread(disk.fileno(), 1, place)[0] ^ 8]), place)
+                    flipped += 1
     return flipped
 
 
@@ -167,7 +182,7 @@ def run(spark: SparkSession, folder: Path, deed: str, config: StateConfig) -> di
     try:
         writer.option("checkpointLocation", str(folder / deed)).start().awaitTermination()
     except StreamingQueryException as error:
-        return {"batches": batches, "failed": " ".join(str(error).split())[:3000]}
+        return {"batches": batches, "failed": " ".join(str(error).split())[:10_000]}
     return {"batches": batches, "failed": None}
 
 

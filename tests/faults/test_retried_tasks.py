@@ -56,7 +56,7 @@ class Story:
     def check_nothing_shows(self, deed: str) -> None:
         """Each batch came out once, as if nothing had befallen it."""
         told = self.told[deed]
-        assert told["failed"] is None
+        assert told["failed"] is None, told["failed"]
         found = [{user: set(ids) for user, ids in batch.items()} for batch in told["batches"]]
         assert found == self.expected
         assert all(len(ids) == len(set(ids)) for batch in told["batches"] for ids in batch.values()), "counted twice"

@@ -1,12 +1,13 @@
 """What a disk does to a heap that spills: it is full, fills up, fails, vanishes, or may not be written."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from millpond.errors import UnavailableError
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.spillable.migration import Spill
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, everything, filled, maintain, on_disk, put
 
@@ -197,3 +198,39 @@ def test_a_move_that_is_interrupted_does_not_count_as_done(world, monkeypatch):
     with pytest.raises(UnavailableError, match="failed before"):
         move.step()
     assert len(everything(backend)) == 8000
+
+
+def damage(backend):
+    """Flip a bit in every page of a backend's file, as of a disk that is read again."""
+    (file,) = backend._migrator.files._files.values()
+    file._seals.check_again()
+    with Path(f"/proc/self/fd/{file._pages.fileno()}").open("r+b", buffering=0) as disk:
+        for place in range(3_000, os.fstat(disk.fileno()).st_size, 4_096):
+            os.pwrite(disk.fileno(), bytes([os.pread(disk.fileno(), 1, place)[0] ^ 8]), place)
+
+
+@pytest.mark.parametrize("does", ["loads", "spills", "asks what can be loaded", "forgets pages"])
+def test_a_damaged_file_is_met_by_its_own_backend_and_by_no_other(world, does):
+    """Another backend of the process moves its key groups, and would fail for ever with what is not its own."""
+    damaged, other = world.open(), world.open()
+    filled(damaged).release()
+    damaged.spill_now([2, 3])
+    damaged.commit().release()
+    filled(other).release()
+    damage(damaged)
+    if does == "loads":
+        damaged._maintenance.move([], [2, 3], "asked for")
+    elif does == "spills":
+        damaged._maintenance.move([4, 5], [], "asked for")
+    elif does == "forgets pages":
+        world.mapped = LIMIT
+    else:
+        other._maintenance.untold = True
+    maintain(other)
+    put(other, 1, ["one more"])
+    other.commit().release()
+    assert not damaged._maintenance.moving, "its moves would keep the monitor from any other"
+    damaged.enter(2)
+    damaged.context.key = ("2-1",)
+    with pytest.raises(CorruptionError, match="is damaged"):
+        damaged.value_state(COUNT).get()

@@ -5,12 +5,15 @@ A run starts every few milliseconds of work, or sooner where much is written. It
 the same time for itself. The number of records between two runs follows from how long the last ones took, so the clock
 is not read for each record.
 
-Invariant: key groups move only in a maintenance run, or where the backend is told to move them at once.
+Invariant: key groups move only in a maintenance run, or where the backend is told to move them at once. If a backend's
+file is damaged, no other backend of the process fails: the one that owns the file finds it when it next uses it.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from weakref import WeakSet
 
+from millpond.errors import CorruptionError, UnavailableError
 from millpond.state.spillable.migrator import Migrator
 from millpond.state.spillable.monitor import Monitor
 from millpond.state.spillable.options import SpillableSettings
@@ -32,6 +35,9 @@ _STILL_WRITTEN = 0.95
 
 _COUNTING_SHARE = 50
 """Counting takes at most one part in this many of the time."""
+
+_OWNERS_ALONE = (CorruptionError, UnavailableError)
+"""What only the backend that owns a file may raise about it, in its own thread."""
 
 _MOST_RECORDS = 4096
 _BUFFER_SHARE = 16
@@ -89,8 +95,10 @@ class Maintenance:
         return self._statistics.heap_groups(self)
 
     def disk_groups(self) -> list[GroupLoad]:
-        """Return the key groups on disk, with the bytes that they would take on the heap."""
-        return self._statistics.disk_groups(self)
+        """Return the key groups on disk, with the bytes that they would take on the heap; none from a damaged file."""
+        with suppress(*_OWNERS_ALONE):
+            return self._statistics.disk_groups(self)
+        return []
 
     def may_spill(self) -> bool:
         """Return whether the backend can spill: a disk is usable, and no checkpoint must be waited for."""
@@ -102,15 +110,20 @@ class Maintenance:
         self._maintain_soon()
 
     def forget_pages(self) -> None:
-        """Unmap the pages of the backend's files."""
-        self._migrator.files.forget_pages()
+        """Unmap the pages of the backend's files, unless they are damaged."""
+        with suppress(*_OWNERS_ALONE):
+            self._migrator.files.forget_pages()
 
     def help_along(self, until_ns: int, *, urgent: bool) -> None:
         """Do planned moves in another backend's thread, if this backend rests and no checkpoint reads its state."""
         with self._owner.borrowed() as mine:
             if mine and not self._closed and not self._in_use():
-                while self._clock_ns() < until_ns and self._migrator.step(urgent=urgent):
-                    continue
+                try:
+                    while self._clock_ns() < until_ns and self._migrator.step(urgent=urgent):
+                        continue
+                except _OWNERS_ALONE:
+                    # While moves are planned, the monitor begins no pass.
+                    self._migrator.forget_plan()
                 self._statistics.count()
 
     def run(self) -> int:
