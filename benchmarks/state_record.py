@@ -137,7 +137,7 @@ def passes_of(backend: KeyedStateBackend, rows: list[tuple[int, list[Row]]]) -> 
     def by_many() -> None:
         for _ in range(TURNS):
             for group, keys in rows:
-                add_many(backend, state, ManyKeys(keys, [(group, 0, len(keys))], distinct=True), 1)
+                add_many(backend, state, ManyKeys(keys, [(group, 0, len(keys))]), 1)
 
     return dict(zip(OPERATIONS, (by_add, by_update_with, by_get, by_update, by_many), strict=True))
 

@@ -23,16 +23,14 @@ class ManyKeys:
     Attributes:
         keys: the keys.
         runs: `(key group, first, end)` of each run, in the order of the keys.
-        distinct: whether it is known that no key occurs twice.
     """
 
     # A dataclass with a cached property costs microseconds a batch, as much as fifty keys.
-    __slots__ = ("_given", "distinct", "keys", "runs")
+    __slots__ = ("_given", "keys", "runs")
 
-    def __init__(self, keys: Sequence[Row], runs: Sequence[tuple[int, int, int]], distinct: bool = False) -> None:
+    def __init__(self, keys: Sequence[Row], runs: Sequence[tuple[int, int, int]]) -> None:
         self.keys = keys
         self.runs = runs
-        self.distinct = distinct
         self._given: list[Any] | None = None
 
     def __len__(self) -> int:

@@ -75,8 +75,13 @@ class Sums:
             return [self.number(number)] * count
         return list(number) if {*map(type, number)} == {self.kind} else list(map(self.number, number))
 
-    def at_once(self, olds: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
-        """Return the sum of each old value and its number; None if an old value is None or a sum needs a check."""
+    def at_once(self, keys: Sequence[Hashable], olds: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
+        """Return the sum of each old value and its number.
+
+        None: a key occurs twice, an old value is None, or a sum needs a check.
+        """
+        if len(set(keys)) < len(keys):
+            return None
         try:
             sums = list(map(add, olds, numbers))
             if self.kind is int:

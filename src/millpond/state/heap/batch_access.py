@@ -43,7 +43,7 @@ class ManyInTables:
             keys = many.given[first:end]
             table = self._tables.live.setdefault(key_group, {})
             olds = list(map(table.get, keys))
-            sums = self._sums.at_once(olds, numbers[first:end]) if many.distinct else None
+            sums = self._sums.at_once(keys, olds, numbers[first:end])
             if sums is None:
                 each = self._sums.of_each(keys, olds, numbers[first:end])
                 self._tables.open.keep_all(key_group, keys, [ABSENT if old is None else old for old in olds])

@@ -31,7 +31,7 @@ class ManyInDatabase:
     def add_many(self, many: ManyKeys, number: Any) -> None:
         numbers, places = self._sums.numbers(number, len(many)), self._places(many)
         olds = self._cells.read_all(places)
-        sums = self._sums.at_once(olds, numbers) if many.distinct else None
+        sums = self._sums.at_once(places, olds, numbers)
         if sums is None:
             each = self._sums.of_each(places, olds, numbers)
             places, sums = list(each), list(each.values())

@@ -64,4 +64,4 @@ class _CountedMany:
 
     def _run(self, many: ManyKeys, key_group: int, first: int, end: int) -> ManyKeys:
         self._before_run(key_group, end - first)
-        return ManyKeys(many.keys[first:end], [(key_group, 0, end - first)], many.distinct)
+        return ManyKeys(many.keys[first:end], [(key_group, 0, end - first)])
