@@ -1,14 +1,16 @@
 #!/bin/sh
-# Builds the wheel of this platform, whose hot modules mypyc compiles, into a folder. Run by `make compiled` and `make dist`.
+# Builds the wheel of this platform and a Python, whose hot modules mypyc compiles, into a folder. Run by `make compiled`,
+# `make dist` and `make matrix`.
 #
 # It is built from the source distribution and outside the tree: the build leaves compiled modules beside their sources,
 # where Python would take them instead of these, changed or not.
 #
-#   scripts/compiled_wheel.sh FOLDER
+#   scripts/compiled_wheel.sh FOLDER [PYTHON]
 set -eu
 cd "$(dirname "$0")/.."
 
 folder=$1
+python=${2:-.venv/bin/python}
 say() { echo "compiled wheel: $*" >&2; }
 
 command -v cc >/dev/null || { say "a C compiler is needed: install gcc or clang, then run this again"; exit 1; }
@@ -16,7 +18,7 @@ command -v cc >/dev/null || { say "a C compiler is needed: install gcc or clang,
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 build() {
-  .venv/bin/uv build --quiet --python .venv/bin/python --build-constraint requirements-build.lock --require-hashes "$@"
+  .venv/bin/uv build --quiet --python "$python" --build-constraint requirements-build.lock --require-hashes "$@"
 }
 build --sdist --out-dir "$work"
 HATCH_BUILD_HOOK_ENABLE_MYPYC=1 build --wheel --out-dir "$work" "$work"/*.tar.gz

@@ -151,8 +151,8 @@ DATA = [
     ),
     Fault(
         "A spill file or a local RocksDB folder is corrupt",
-        "The batch fails, the local state is dropped, and the retry restores it from the segments. No other shard of the "
-        "host is concerned.",
+        "The batch fails, the local state is dropped, and the retry restores it from the segments. The other shards of "
+        "the host go on.",
         (
             _RETRIED + "test_local_cache_spill_file_or_rocksdb_folder_corrupt",
             (

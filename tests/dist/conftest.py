@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 COMPILED = "compiled"
-"""As an extra: the plain package, from the wheel of this platform."""
+"""As an extra: the wheel of this platform. A package index prefers it to the plain one."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ def environment() -> Iterator[Callable[..., Environment]]:
 
     def install(into: Path, extras: str, *options: str) -> Environment:
         _uv("venv", "--python", sys.executable, str(into))
-        wheel = compiled_wheel() if extras == COMPILED else plain_wheel()
-        what = f"{wheel}[{extras}]" if extras not in ("", COMPILED) else str(wheel)
+        names = [extra for extra in extras.split(",") if extra not in ("", COMPILED)]
+        wheel = compiled_wheel() if COMPILED in extras.split(",") else plain_wheel()
+        what = f"{wheel}[{','.join(names)}]" if names else str(wheel)
         _uv("pip", "install", "--python", str(into), "--constraints", str(ROOT / "requirements.lock"), what, *options)
         return Environment(into)
 

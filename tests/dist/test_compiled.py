@@ -1,4 +1,4 @@
-"""The wheel of this platform has the hot modules compiled, and keeps what the tests of keyed state ask of the sources."""
+"""The wheel of this platform has the hot modules compiled, and passes the tests of keyed state as the sources do."""
 
 import os
 import subprocess
@@ -13,9 +13,7 @@ from tests.dist.conftest import COMPILED, ROOT, compiled_wheel, plain_wheel
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900, func_only=True)]
 
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
-MODULES = [
-    path.removeprefix("/src/").removesuffix(".py").replace("/", ".") for path in HOOK["mypyc"]["include"]
-]
+MODULES = [path.removeprefix("/src/").removesuffix(".py").replace("/", ".") for path in HOOK["mypyc"]["include"]]
 
 
 @pytest.mark.parametrize(("wheel", "compiled", "suffix"), [(COMPILED, "True", "so"), ("", "False", "py")])
@@ -48,5 +46,12 @@ def test_keyed_state_keeps_its_promises_compiled(tmp_path):
     where = [sys.executable, "-c", f"import {MODULES[0]} as module; print(module.__file__)"]
     assert subprocess.check_output(where, env=settings, text=True).startswith(str(tmp_path))
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
-    done = subprocess.run([*tests, "tests/state", "tests/spark/environment/test_tracebacks.py"], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*tests, "tests/state", "tests/spark/environment/test_tracebacks.py"],
+        cwd=ROOT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-4000:]

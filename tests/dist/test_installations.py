@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from millpond.cli import COMMANDS
-from tests.dist.conftest import ROOT, plain_wheel
+from tests.dist.conftest import COMPILED, ROOT, plain_wheel
 from tests.test_docs import blocks
 from tests.test_public_api import PUBLIC
 
@@ -255,11 +255,20 @@ def test_the_doctor_of_an_environment_without_pyspark_says_how_to_install_it(env
         ("spark", SPARK + _under("## Change the session and one line", "docs/how-to/keyed-state.md") + VISITED),
         ("spark", _until_first_shown("docs/how-to/test-your-processor.md")),
     ],
-    ids=["README-plain", "state-without-spark", "lookup", "features", "README-stream", "keyed-state", "test-your-processor"],
+    ids=[
+        "README-plain",
+        "state-without-spark",
+        "lookup",
+        "features",
+        "README-stream",
+        "keyed-state",
+        "test-your-processor",
+    ],
 )
 def test_the_first_code_of_the_page_runs_with_the_extra_that_it_names(environment, tmp_path, extra, code):
     assert code.strip()
-    _succeeds(environment(extra).python(code, tmp_path))
+    # What a reader gets of a package index.
+    _succeeds(environment(f"{COMPILED},{extra}").python(code, tmp_path))
 
 
 def test_the_readme_of_the_metadata_has_no_link_that_a_package_index_cannot_follow():
