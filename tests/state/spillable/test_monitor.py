@@ -2,10 +2,12 @@
 
 import itertools
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from millpond.errors import OptionError
+from millpond.state.spillable.accounting import StateSizes
 from tests.state.spillable.conftest import COUNT, GROUPS, LIMIT, World, everything, filled, maintain, on_disk, put
 
 
@@ -304,6 +306,23 @@ def test_a_shard_that_works_is_left_to_move_its_groups_itself(world):
     assert on_disk(other) == []
     maintain(other)
     assert on_disk(other) != []
+
+
+def test_a_state_that_another_shard_declares_while_its_groups_are_weighed_fails_nobody(world, monkeypatch):
+    """The monitor weighs all shards in the thread of one, and another thread may begin a query at that moment."""
+    beginning, working = world.open(), world.open()
+    filled(working)
+    bytes_of, declared = StateSizes.bytes_of, []
+
+    def bytes_and_a_state(sizes, key_group):
+        if not declared and sizes is beginning._states["count"].sizes:
+            declared.append(beginning.value_state(replace(COUNT, name="late")))
+        return bytes_of(sizes, key_group)
+
+    monkeypatch.setattr(StateSizes, "bytes_of", bytes_and_a_state)
+    beginning._maintenance.heap_groups()
+    assert declared
+    assert len(beginning._maintenance.heap_groups()) == len(GROUPS)
 
 
 def test_pages_of_spill_files_that_bring_it_close_to_its_limit_are_let_go_of(world, monkeypatch):

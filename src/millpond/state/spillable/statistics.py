@@ -103,14 +103,16 @@ class Statistics:
 
     def _means(self) -> list[float]:
         """Return the mean bytes of the keys of each state that was sampled."""
-        return [mean for state in self._states.values() if (mean := state.sizes.mean.value)]
+        return [mean for state in list(self._states.values()) if (mean := state.sizes.mean.value)]
 
     def heap_groups(self, owner: object) -> list[GroupLoad]:
         """Return the key groups on the heap."""
-        # The caller may be another backend's thread. A request that is counted at the same time may be lost.
+        # The caller may be another backend's thread. A request that is counted at the same time may be lost. A state may
+        # be declared at the same time.
         self._rates.decay(self._clock_ms())
+        states = list(self._states.values())
         return [
-            GroupLoad(key_group, owner, heap_bytes(self._states.values(), key_group), self._rates.of(key_group))
+            GroupLoad(key_group, owner, heap_bytes(states, key_group), self._rates.of(key_group))
             for key_group in self._key_groups
             if key_group not in self._migrator.spilled
         ]
