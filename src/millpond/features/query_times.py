@@ -9,6 +9,10 @@ from millpond.features.stored.rows import MAX_QUERY_MS
 _LAST_MICROSECONDS = MAX_QUERY_MS * 1000
 
 
+SEVENTIES_END_MS = 315_532_800_000
+"""The start of 1980. Times of today are before it if they are in seconds."""
+
+
 def refused_time(name: str, at: object, what: str = "at") -> DataError:
     """Return the error for a time that is no whole number, or too late to be in milliseconds.
 

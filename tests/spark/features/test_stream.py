@@ -139,6 +139,15 @@ def test_a_time_after_every_query_is_counted_and_moves_no_watermark(flights, cap
     assert [one.partition(": ")[2][:22] for one in warnings] == ["2 events have no time,", "1 events have no time,"]
 
 
+def test_times_in_seconds_are_left_out_with_a_warning(flights, caplog):
+    flights.run([("JFK", 1.0, B // 1000), ("JFK", 2.0, B // 1000 + 1), ("JFK", 4.0, B + 1), ("JFK", 8.0, B - 1)])
+    assert flights.counted("events_before_start") == 3
+    (tile,) = flights.tiles("JFK")
+    assert PLAN.finish(B + 2, B, None, [tile]) == oracle.features(GROUP_BY, [(B + 1, (4.0,))], B + 2)
+    (warning,) = [one.message for one in caplog.records if "in seconds" in one.message]
+    assert warning.startswith("GroupBy 'route': 2 events are before 1980, and so before the stream's start")
+
+
 def test_a_changed_definition_goes_on_from_the_checkpoint_or_is_refused_and_loses_nothing(flights, spark):
     rng = random.Random(12)
     days = [rows_of_day(rng, day) for day in (0, 1, 0)]

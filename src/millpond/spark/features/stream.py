@@ -72,7 +72,8 @@ def stream(
         store: the store to write to; it must be picklable, because it travels to the executors.
         checkpoint: the folder of the query's checkpoint.
         start_ms: the batch end of the upload to start from; earlier events are left out and counted. So are events
-            without a time, and with one after the year 2499: the query logs a warning when it first meets one.
+            without a time, and with one after the year 2499. The query logs a warning when it first meets one of the
+            latter two, or one before 1980.
         lateness_ms: how far the watermark stays behind the latest event. With a larger value, tiles complete later
             and fewer are amended.
         retention_ms: how long after its end a tile can still be amended, and stays in the store: a multiple of the
@@ -254,4 +255,4 @@ def _event_counts(spark: SparkSession | None) -> EventCounts:
     if is_connect(session):
         return EventCounts()
     context = session.sparkContext
-    return EventCounts(*(context.accumulator(0) for _ in range(4)))
+    return EventCounts(*(context.accumulator(0) for _ in range(5)))

@@ -36,6 +36,7 @@ from millpond.features import (
     stream_dataset,
 )
 from millpond.features.batch import check_batch_end
+from millpond.features.query_times import SEVENTIES_END_MS
 from millpond.features.stored.value_header import checked_body, unreadable, with_header
 from millpond.kv import Get, KVStore, Put
 from millpond.metrics import NO_METRICS, Recorder
@@ -54,8 +55,6 @@ _OUTCOME = (
 )
 _CHECKSUM_BITS = 63
 _RETIRED_FORMAT = 1
-_SEVENTIES_END_MS = 315_532_800_000
-"""The start of 1980."""
 
 _log = logging.getLogger(__name__)
 
@@ -333,7 +332,7 @@ def _warn_of_units(plan: GroupByPlan, batch_end_ms: int, counts: UploadCounts, o
             np.datetime64(batch_end_ms, "ms"),
         )
     latest_ms = max((row.latest_ms for row in outcomes if row.latest_ms is not None), default=None)
-    if latest_ms is not None and 0 <= latest_ms < _SEVENTIES_END_MS <= batch_end_ms:
+    if latest_ms is not None and 0 <= latest_ms < SEVENTIES_END_MS <= batch_end_ms:
         _log.warning(
             "GroupBy %r: the latest of %d rows is of %s UTC, and %d keys were written. If its times are in seconds, "
             "multiply them by 1000: expected are milliseconds since 1970 UTC",

@@ -107,8 +107,8 @@ class Statistics:
 
     def heap_groups(self, owner: object) -> list[GroupLoad]:
         """Return the key groups on the heap."""
-        # The caller may be another backend's thread. A request that is counted at the same time may be lost. A state may
-        # be declared at the same time.
+        # The caller may be another backend's thread. Meanwhile a request may be counted, which is lost, or a state
+        # declared.
         self._rates.decay(self._clock_ms())
         states = list(self._states.values())
         return [

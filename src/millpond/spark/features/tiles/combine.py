@@ -26,6 +26,7 @@ from millpond.features import Field, GroupByPlan
 from millpond.features.cells.cell import Cell
 from millpond.features.columnar.array_inputs import in_utc, outside_years
 from millpond.features.columnar.collect_table import Groups, collect_table, group_rows, store_table
+from millpond.features.query_times import SEVENTIES_END_MS
 from millpond.features.stored.key_codec import unfit_key
 from millpond.features.types import DataType, parse_type
 from millpond.spark.features.tiles.slots import CLOSING_SLOT, CombinedTiles, encode_combined, slots_of
@@ -51,12 +52,16 @@ _COMBINED = pa.schema([("slot", pa.int32()), ("tiles", pa.binary()), ("event_tim
 
 @dataclass(frozen=True)
 class EventCounts:
-    """Spark accumulators that count the events of a stream; None where Spark has none (Spark Connect)."""
+    """Spark accumulators that count the events of a stream; None where Spark has none (Spark Connect).
+
+    `of_seventies` counts those of `before_start` that are before 1980, as times in seconds are.
+    """
 
     events: Any = None
     before_start: Any = None
     without_key: Any = None
     without_time: Any = None
+    of_seventies: Any = None
 
     def add(self, name: str, amount: int) -> None:
         """Add to one of the counts."""
@@ -100,7 +105,10 @@ def _kept(table: pa.Table, key_width: int, start_ms: int, counts: EventCounts) -
     without_time, with_key = len(table) - _sum(timed), _sum(keyed)
     counts.add("without_time", without_time)
     counts.add("without_key", len(table) - without_time - with_key)
-    counts.add("before_start", with_key - _sum(kept))
+    early = with_key - _sum(kept)
+    counts.add("before_start", early)
+    if early and start_ms >= SEVENTIES_END_MS:
+        counts.add("of_seventies", _sum(pc.and_(keyed, pc.less(time, SEVENTIES_END_MS))))
     return table.filter(kept)
 
 

@@ -103,6 +103,15 @@ def tile_writer(
                 name,
                 counted["without_time"],
             )
+        of_seventies = counted.pop("of_seventies", 0)
+        if 0 < events.told("of_seventies") == of_seventies:
+            _log.warning(
+                "GroupBy %r: %d events are before 1980, and so before the stream's start; they are in no tile. If the "
+                "times of events are in seconds, multiply them by 1000: expected are milliseconds since 1970 UTC. "
+                "Further ones are only counted, by millpond_stream_events_before_start_total",
+                name,
+                of_seventies,
+            )
         record(recorder, name, batch, counted)
 
     return put
@@ -162,6 +171,7 @@ class EventTotals:
             "before_start": counts.before_start,
             "without_key": counts.without_key,
             "without_time": counts.without_time,
+            "of_seventies": counts.of_seventies,
         }
         self._accumulators = {name: one for name, one in accumulators.items() if one is not None}
         self._told = dict.fromkeys(self._accumulators, 0)
