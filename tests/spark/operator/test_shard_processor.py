@@ -1,6 +1,8 @@
 """A shard's batches from Spark's worker to the state host and back, without Spark: over a real pair of sockets."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -16,9 +18,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from millpond.spark.host.client import HostAddress
 from millpond.spark.host.wire import Connection
-from millpond.spark.operator import shard_processor
+from millpond.spark.operator import shard_batches, shard_processor
 from millpond.spark.operator.declarations import declarations
-from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor
+from millpond.spark.operator.shard_batches import OLDEST
+from millpond.spark.operator.shard_processor import ShardProcessor
 from millpond.spark.runtime import shard_run
 from millpond.spark.runtime.conversation import converse
 from millpond.spark.runtime.slots import Slots
@@ -192,13 +195,14 @@ class Job:
         """The host is killed, or the worker was another one."""
         self.slots.close()
         self.slots = Slots(time.monotonic, 60)
-        shard_processor._INLINE.drop()
+        shard_batches._INLINE.drop()
 
 
 @pytest.fixture(params=["process", "inline"])
 def open_job(request, monkeypatch):
     task_context = SimpleNamespace(get=Task)
     monkeypatch.setattr(shard_processor, "TaskContext", task_context)
+    monkeypatch.setattr(shard_batches, "TaskContext", task_context)
     monkeypatch.setattr(shard_processor, "leave_modules_out", lambda: None)
     monkeypatch.setattr(Layout, "of_task", staticmethod(lambda: LAYOUT))
     monkeypatch.setattr(shard_run, "OUTPUT_BLOB_ROWS", 2)
@@ -262,3 +266,19 @@ def test_a_version_that_spark_did_not_keep_is_taken_back(open_job):
     job.handle.manifest.value, job.handle.segments.values = kept
     ((rows, _),) = job.run([("ann", at(3))])
     assert rows == [("ann", 2, at(3))]
+
+
+def test_the_process_that_declares_the_states_on_the_driver_loads_neither_arrow_nor_the_users_processor(open_job):
+    """Spark starts one whenever a query starts, and the first batch waits for it."""
+    pickled = cloudpickle.dumps(ShardProcessor(open_job().spec))
+    code = (
+        "import sys, pickle, pyspark.sql.streaming.transform_with_state_driver_worker\n"
+        "pickle.loads(sys.stdin.buffer.read())\n"
+        "print(*sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], input=pickled, capture_output=True, check=True)
+    loaded = ran.stdout.decode().split()
+    assert {name for name in loaded if name.startswith("millpond.spark.operator.")} == {
+        "millpond.spark.operator.shard_processor"
+    }
+    assert not {"numpy", "pandas", "pyarrow", "msgspec", "tests"} & set(loaded)

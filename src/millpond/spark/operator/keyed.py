@@ -35,7 +35,8 @@ from millpond.spark.operator.event_time import event_time_position, marked_outpu
 from millpond.spark.operator.initial_state import initial_columns, initial_rows
 from millpond.spark.operator.key_columns import KeyColumns, key_columns
 from millpond.spark.operator.request import OperatorRequest
-from millpond.spark.operator.shard_processor import OLDEST, ShardProcessor, packed_output_schema
+from millpond.spark.operator.shard_batches import OLDEST, packed_output_schema
+from millpond.spark.operator.shard_processor import ShardProcessor
 from millpond.spark.runtime.opened_shard import check_savepoint
 from millpond.spark.shuffle.pack import PACKED_SCHEMA, SHARD, pack, unpack, with_key_hashes
 from millpond.spark.spec.driver_counts import PlannedOperator, note_operator

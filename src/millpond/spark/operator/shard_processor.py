@@ -1,77 +1,28 @@
 """The operator as Spark sees it: a PySpark `StatefulProcessor` keyed by shard.
 
-It runs in Spark's Python worker and keeps nothing from batch to batch. For each shard, Spark's state store
-holds a *manifest* and *segments*, in a schema that never depends on the user's. A batch takes four steps:
+It runs in Spark's Python worker and keeps nothing from batch to batch. `ShardBatches` does the work of a batch.
 
-1. read the manifest,
-2. run the batch where the live state is: in a state host, or in this worker,
-3. put the changes and the new manifest into the store,
-4. only then yield the output.
-
-Spark commits, aborts, versions and cleans up all of it with the task.
-
-Delivery: exactly once into the state, like Spark's own stateful operators. Freshness: the batch's
-rows. Recovery: from manifest and segments, by Spark's retry or restart.
+Whenever a query starts, Spark also starts a process that declares this processor's states on the driver, and the first
+batch waits for it. So what a batch needs (Arrow, the state) is imported and unpickled by the first batch only.
 """
 
-import gc
-import os
-import secrets
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import chain, zip_longest
-from time import monotonic, perf_counter
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-from millpond.errors import CorruptionError, OptionError
-from millpond.spark.environment.folders import user_folder
-from millpond.spark.environment.remote_breakpoint import breakpoints_over_a_socket
-from millpond.spark.environment.task_environment import TaskEnvironment, add_to_accumulators
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
-from millpond.spark.host.client import HostAddress, committed, output_blobs, restore_wanted
-from millpond.spark.host.wire import Blob, End, Open, Segment
-from millpond.spark.runtime.held_shard import HeldShard, reverting, standing_at
-from millpond.spark.runtime.opened_shard import described
-from millpond.spark.runtime.slots import Slot
-from millpond.spark.runtime.state_store import ShardStore
-from millpond.spark.shuffle.pack import Layout, read_blob
-from millpond.spark.shuffle.partitioner import partition_of
-from millpond.spark.shuffle.spool import Spool
-from millpond.spark.spec.batch_done import BatchDone
-from millpond.spark.spec.lease import Attempt, Lease
-from millpond.spark.spec.metrics import BatchMetrics, KeyedMetrics
-from millpond.spark.spec.observed_metrics import METRICS, METRICS_TYPE, metrics_row
-from millpond.spark.spec.operator import BatchTime, OperatorSpec
-from millpond.state.checkpoint import Commit, Manifest, new_manifest
-from millpond.state.checkpoint.format.seal import Seal
-from millpond.state.checkpoint.restoring import in_order
 
-OLDEST = "oldest"
-"""The output column with a blob's earliest event time. By it Spark refuses rows older than the watermark."""
-
-
-def packed_output_schema(*, timed: bool, observed: bool) -> str:
-    """Return the schema of the operator's output: blobs, and if asked for, their oldest event time and metrics."""
-    return "blob binary" + f", {OLDEST} timestamp" * timed + f", {METRICS} {METRICS_TYPE}" * observed
-
+if TYPE_CHECKING:
+    from millpond.spark.spec.operator import BatchTime, OperatorSpec
 
 _OWN_STATES = ("head", "segments")
-_RESET_HINT = (
-    "Restore the state part of the checkpoint, or begin a new query with a savepoint of an earlier batch "
-    "(millpond.spark.savepoint). To go on without what this shard held, on purpose, set "
-    "StateConfig(on_lost_state='reset')."
-)
 
 
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
@@ -82,20 +33,28 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     second kind of call only reaches shards without rows.
     """
 
-    def __init__(self, spec: OperatorSpec) -> None:
-        self._spec = spec
-        self._pickled = b""
+    def __init__(self, spec: "OperatorSpec") -> None:
+        self._spec: OperatorSpec | None = spec
+        self._states = tuple(state.name for state in spec.states)
+        self._time_mode = spec.time_mode
+        self._has_initial = spec.initial is not None
+        self._pickled = self._pickled_without_processor = b""
         self._initial: list[bytes] = []
         self._waiting: dict[int, list[bytes]] = {}
         self._firing_ms: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace the spec's processor with bytes, which only the process that runs it unpickles.
+        """Replace the spec with bytes. Those with the processor are unpickled only by the process that runs it.
 
         It is pickled here, while Spark pickles the function that carries it, so that Spark sees its broadcasts.
         """
-        whole: bytes = cloudpickle.dumps(replace(self._spec, metrics=None))
-        return {**vars(self), "_spec": replace(self._spec, processor=None), "_pickled": whole}
+        assert self._spec is not None, "pickled on the driver, once planned"  # noqa: S101
+        return {
+            **vars(self),
+            "_spec": None,
+            "_pickled": cloudpickle.dumps(replace(self._spec, metrics=None)),
+            "_pickled_without_processor": cloudpickle.dumps(replace(self._spec, processor=None)),
+        }
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states of manifest and segments."""
@@ -104,8 +63,6 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         self._stored_segments = handle.getMapState("segments", "id long", "data binary")
         if TaskContext.get() is None:
             self._refuse_other_owners(handle)
-        else:
-            leave_modules_out()
 
     def _refuse_other_owners(self, handle: StatefulProcessorHandle) -> None:
         """Declare the user's states, so that Spark refuses a checkpoint of PySpark's own operator.
@@ -114,9 +71,9 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         the checkpoint does not have. Without this, a query that moved here from PySpark's own operator and kept its
         checkpoint would go on from its offsets without any state. No task ever makes these states.
         """
-        for state in self._spec.states:
-            if state.name not in _OWN_STATES:
-                handle.getValueState(state.name, "head binary")
+        for state in self._states:
+            if state not in _OWN_STATES:
+                handle.getValueState(state, "head binary")
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard runs, later in this batch."""
@@ -134,7 +91,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         after the last row. So the pieces wait until Spark calls the shard's timer, which it does last.
         """
         blobs = (bytes(row[1]) for row in rows)
-        if self._spec.initial is None or self._spec.time_mode == "none":
+        if not self._has_initial or self._time_mode == "none":
             return self._run(key[0], blobs, timerValues)
         if key[0] not in self._waiting:
             self._come_back(timerValues)
@@ -157,11 +114,11 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
 
     def _come_back(self, timer_values: TimerValues) -> None:
         """Set a timer, so that Spark calls the shard once more in this batch, after all rows."""
-        if self._spec.time_mode == "none":
+        if self._time_mode == "none":
             return
         for timer in list(self._handle.listTimers()):
             self._handle.deleteTimer(timer)
-        is_event_time = self._spec.time_mode == "eventtime"
+        is_event_time = self._time_mode == "eventtime"
         now_ms = (
             timer_values.getCurrentWatermarkInMs() if is_event_time else timer_values.getCurrentProcessingTimeInMs()
         )
@@ -177,225 +134,41 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
             assert not output, "only rows and due timers make output"  # noqa: S101
 
     def _run(self, routing_key: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
+        from millpond.spark.operator.shard_batches import ShardBatches
+        from millpond.spark.spec.operator import BatchTime
+
+        rows, self._initial = chain(self._initial, rows), []
+        time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
         try:
-            yield from self._run_shard(routing_key, rows, timer_values)
+            batches = ShardBatches(
+                self._operator(), self._pickled, self._stored_manifest, self._stored_segments, self._set_shard_timer
+            )
+            yield from batches.run(routing_key, rows, time)
         except Exception as error:
             fold_own_frames(error)
             raise
 
-    def _run_shard(self, routing_key: int, rows: Iterator[bytes], timer_values: TimerValues) -> Iterator[Row]:
-        blobs = _Blobs(chain(self._initial, rows))
-        self._initial = []
-        task, layout = _Task(self._spec.application), Layout.of_task()
-        shard = partition_of(routing_key, layout.shards)
-        name = f"shard {shard} of operator {self._spec.name} in query {task.query}"
-        durable = ShardStore(self._stored_manifest, self._stored_segments, name, Seal.of(self._spec.config.seal))
-        time = BatchTime(timer_values.getCurrentProcessingTimeInMs(), timer_values.getCurrentWatermarkInMs())
-        try:
-            yield from self._batch(task, self._manifest(shard, layout, durable), durable, blobs, time)
-        except CorruptionError as error:
-            if blobs.begun or durable.is_whole():
-                raise
-            if self._spec.config.on_lost_state != "reset":
-                raise CorruptionError(f"{name}: {error} {_RESET_HINT}") from error
-            # To the executor's log.
-            print(f"millpond: {name} goes on without its state: {error}", file=sys.stderr, flush=True)  # noqa: T201
-            durable.clear()
-            yield from self._batch(task, self._manifest(shard, layout, durable), durable, blobs, time)
+    def _operator(self) -> "OperatorSpec":
+        """Return the operator without its processor."""
+        if self._spec is None:
+            spec: OperatorSpec = cloudpickle.loads(self._pickled_without_processor)
+            self._spec = spec
+            leave_modules_out()
+        return self._spec
 
-    def _batch(
-        self, task: "_Task", manifest: Manifest, durable: ShardStore, blobs: Iterator[bytes], time: BatchTime
-    ) -> Iterator[Row]:
-        run = _run_in_host if self._spec.config.host == "process" else _run_inline
-        with run(self._spec, self._pickled, task, manifest, durable, blobs, time) as (done, output):
-            if self._spec.metrics is not None:
-                self._spec.metrics.add(KeyedMetrics.of(done.metrics, task.stage, task.query_id))
-            self._set_shard_timer(time, done.next_timer_ms)
-            for blob, oldest in zip_longest(output, done.oldest):
-                yield self._output_row(blob, oldest)
-            if self._spec.observed:
-                yield self._metrics_row(done.metrics, time)
-
-    def _output_row(self, blob: bytes, oldest: datetime | None) -> Row:
-        row: dict[str, Any] = {"blob": blob}
-        if self._spec.output_event_time is not None:
-            row[OLDEST] = oldest
-        if self._spec.observed:
-            row[METRICS] = None
-        return Row(**row)
-
-    def _metrics_row(self, metrics: BatchMetrics, time: BatchTime) -> Row:
-        # Spark refuses rows that are older than the watermark.
-        timed = self._spec.output_event_time is not None
-        oldest = {OLDEST: datetime.fromtimestamp(time.watermark_ms / 1000 + 1, UTC)} if timed else {}
-        return Row(blob=None, **oldest, **{METRICS: metrics_row(metrics)})
-
-    def _set_shard_timer(self, time: BatchTime, next_timer_ms: int) -> None:
+    def _set_shard_timer(self, time: "BatchTime", next_timer_ms: int) -> None:
         """Set a timer, so that Spark calls this shard when time passes, even if no rows come for it.
 
         In event time every advance of the watermark matters, since the next batch's late rows are judged by
         it. In processing time only the user's next timer matters.
         """
-        if self._spec.time_mode == "none":
+        if self._time_mode == "none":
             return
         for timer in list(self._handle.listTimers()):
             # PySpark deletes the one that fires, and Spark's log has a warning if that is gone.
             if timer != self._firing_ms:
                 self._handle.deleteTimer(timer)
-        if self._spec.time_mode == "eventtime":
+        if self._time_mode == "eventtime":
             self._handle.registerTimer(time.watermark_ms + 1)
         elif next_timer_ms >= 0:
             self._handle.registerTimer(max(next_timer_ms, time.processing_ms + 1))
-
-    def _manifest(self, shard: int, layout: Layout, durable: ShardStore) -> Manifest:
-        name, manifest = durable.name, durable.manifest()
-        if manifest is None:
-            # Spark itself refuses a version whose files are gone. So a shard without manifest and segments is new.
-            if not durable.is_whole():
-                raise CorruptionError("its manifest is missing, and its segments are there.")
-            spec = self._spec
-            return new_manifest(secrets.token_hex(8), shard, layout.shards, layout.max_parallelism, spec.key_schema)
-        if (manifest.shard, manifest.shards, manifest.max_parallelism) != (
-            shard,
-            layout.shards,
-            layout.max_parallelism,
-        ):
-            raise CorruptionError(
-                f"{name}: its state was written as shard {manifest.shard} of {manifest.shards} with maximum "
-                f"parallelism {manifest.max_parallelism}, and is read as shard {shard} of "
-                f"{layout.shards} with maximum parallelism {layout.max_parallelism}. "
-                "A query keeps the number of partitions of its first start; this checkpoint belongs to another one."
-            )
-        found = pa.ipc.read_schema(pa.py_buffer(manifest.key_schema))
-        if not found.equals(self._spec.key_schema):
-            raise OptionError(
-                f"{name}: its state is keyed by [{described(found)}] and the query now keys by "
-                f"[{described(self._spec.key_schema)}]. Keep the key, or start with a new checkpoint folder."
-            )
-        return manifest
-
-
-class _Blobs:
-    """An iterator of blobs that records whether reading has begun."""
-
-    def __init__(self, blobs: Iterator[bytes]) -> None:
-        self._blobs = blobs
-        self.begun = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        self.begun = True
-        return next(self._blobs)
-
-
-class _Task:
-    """The ids of the running task, and the token of the version that it will commit."""
-
-    def __init__(self, application: str) -> None:
-        task = TaskContext.get()
-        self.stage = task.stageId() if task else 0
-        self.attempt = Attempt(application, task.taskAttemptId() if task else 0)
-        self.query_id = (task and task.getLocalProperty("sql.streaming.queryId")) or ""
-        self.query = self.query_id or "a batch job"
-        self.token = f"{secrets.token_hex(8)}-{self.attempt.order}"
-
-
-_Ran = tuple[BatchDone, Iterator[bytes]]
-"""The record of a batch whose version is in Spark's store, and its output, still to be yielded."""
-
-
-@contextmanager
-def _run_in_host(
-    spec: OperatorSpec,
-    pickled_spec: bytes,
-    task: _Task,
-    manifest: Manifest,
-    durable: ShardStore,
-    blobs: Iterator[bytes],
-    time: BatchTime,
-) -> Iterator[_Ran]:
-    address = HostAddress.of_shard(manifest.shard, spec.hosts, spec.application, task.attempt.order)
-    with address.connect(spec.config.host_timeout) as connection:
-        opened = Open(
-            manifest=manifest.encode(),
-            application=task.attempt.application,
-            task_attempt=task.attempt.order,
-            parent=os.getppid(),
-            token=task.token,
-            processing_ms=time.processing_ms,
-            watermark_ms=time.watermark_ms,
-            task_environment=TaskEnvironment.of_worker().encode(),
-            comes_again=spec.streaming,
-        )
-        connection.send(opened, pickled_spec)
-        if restore_wanted(connection):
-            # The host loads segments as they come, so they are sent one by one in its loading order.
-            for ref in in_order(manifest):
-                connection.send(Segment(ref.id), durable.segment(ref))
-            connection.send(End())
-            restore_wanted(connection)
-        began = perf_counter()
-        for blob in blobs:
-            connection.send(Blob(), blob)
-        connection.send(End())
-        received = perf_counter() - began
-        done, commit = committed(connection, manifest)
-        add_to_accumulators(done.additions)
-        yield _stored(durable, done, commit, received), output_blobs(connection)
-
-
-_INLINE: Slot[HeldShard] = Slot(monotonic)
-"""The shard held by this worker. The worker's next batch may be of another shard, which is then restored."""
-
-
-@contextmanager
-def _run_inline(
-    spec: OperatorSpec,
-    pickled_spec: bytes,
-    task: _Task,
-    manifest: Manifest,
-    durable: ShardStore,
-    blobs: Iterator[bytes],
-    time: BatchTime,
-) -> Iterator[_Ran]:
-    # Unpickle the processor, so that each batch has a new one, as in PySpark.
-    spec = cloudpickle.loads(pickled_spec)
-    held = standing_at(_INLINE, spec, manifest, time, lambda: durable.segments_of(manifest))
-    layout = Layout(manifest.shards, manifest.max_parallelism)
-    with (
-        _no_garbage_collection(),
-        breakpoints_over_a_socket(),
-        Spool(user_folder) as received,
-        Spool(user_folder) as output,
-    ):
-        began = perf_counter()
-        for blob in blobs:
-            received.add(blob)
-        shuffle_seconds = perf_counter() - began
-        tables = (read_blob(blob, layout) for blob in received)
-        with reverting(_INLINE):
-            done, commit = held.run(spec, time, Lease(task.attempt), tables, output, task.token)
-        yield _stored(durable, done, commit, shuffle_seconds), map(bytes, output)
-
-
-def _stored(durable: ShardStore, done: BatchDone, commit: Commit, shuffle_seconds: float) -> BatchDone:
-    """Put a batch's version into Spark's store, and add the worker's own times to the metrics."""
-    began = perf_counter()
-    durable.put(commit)
-    seconds = perf_counter() - began
-    metrics = msgspec.structs.replace(done.metrics, shuffle_seconds=shuffle_seconds, store_seconds=seconds)
-    return msgspec.structs.replace(done, metrics=metrics)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn the cycle collector off. A batch makes many objects and no cycles; a search would cost more than they do."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
