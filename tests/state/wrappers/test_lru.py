@@ -404,3 +404,22 @@ def _values(source, name):
 
 def _changed(snapshot):
     return {key for _, cells in snapshot.changes() for key in cells.keys}
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_what_was_committed_in_the_cache_alone_is_deleted_in_the_next_delta(inner, kind):
+    """The backend never had it: its deletion, which an eviction gives to the backend, must be a change all the same."""
+    cache = LruStateCache(inner, max_entries=2)
+    state = getattr(cache, f"{kind}_state")(
+        replace(PAGES if kind == "map" else COUNT, name=kind, kind=StateKind[kind.upper()])
+    )
+    put = {"value": lambda: state.update(7), "list": lambda: state.put([7]), "map": lambda: state.put(("a",), 7)}[kind]
+    set_current_key(cache, 1)
+    put()
+    assert dict(cache.commit().changes())[kind].keys == [(1,)]
+    for number in (1, 2, 3):
+        set_current_key(cache, number)
+        state.remove(("a",)) if kind == "map" else state.clear()
+        state.exists()
+    cells = dict(cache.commit().changes())[kind]
+    assert dict(zip(cells.keys, cells.values, strict=True))[(1,)] is ABSENT

@@ -103,7 +103,11 @@ class RocksDbListState(RocksDbState):
     def put_all(self, places: list[bytes], values: list[Any]) -> None:
         writes: dict[bytes, bytes | None] = {}
         for at, value in zip(places, values, strict=True):
-            writes |= self._replacing(at, None if value is None else self.dumps(value))
+            written = self._replacing(at, None if value is None else self.dumps(value))
+            if not written:
+                # Also the deletion of a list that is not here is a change: a cache committed the list, and kept it.
+                self.added[at], written = None, {at: None}
+            writes |= written
         self.handed = {}
         self._write_all(writes)
 
