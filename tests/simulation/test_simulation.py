@@ -127,7 +127,7 @@ def test_a_fetcher_with_caches_answers_as_the_raw_events_do_whatever_write_of_ti
     assert failures
 
 
-def forgotten(storage, manifest):
+def forgotten(storage, manifest, _common):
     """Who was passed by deletes what he does not know."""
     for found in storage._manifests():
         if found.identity != files_module._identity(manifest):

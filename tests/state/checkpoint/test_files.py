@@ -167,7 +167,7 @@ def test_what_a_later_writer_is_writing_is_not_deleted(disk, monkeypatch, is_nam
     delete = zombie._delete_superfluous
     written = {}
 
-    def the_successor_writes_half_a_manifest_first(manifest):
+    def the_successor_writes_half_a_manifest_first(manifest, common):
         files, successor = on(disk, retain=1)
         half_done = a_commit(successor.manifest(), "three", based=[1], attempt="successor")
         files.space = sum(map(len, half_done.segments.values())) + len(half_done.manifest.encode()) // 2
@@ -178,7 +178,7 @@ def test_what_a_later_writer_is_writing_is_not_deleted(disk, monkeypatch, is_nam
             (lease,) = [path for path in disk.files if "/writers/" in path and path not in leases]
             del disk.files[lease]
         written.update({path: disk.files[path] for path in disk.files if path not in before})
-        delete(manifest)
+        delete(manifest, common)
 
     leases = {path for path in disk.files if "/writers/" in path}
     monkeypatch.setattr(zombie, "_delete_superfluous", the_successor_writes_half_a_manifest_first)

@@ -81,6 +81,31 @@ def test_a_shard_that_fails_for_long_holds_the_others_back_so_that_all_keep_a_ve
         assert state_of(harness) == stored
 
 
+def test_shards_that_fail_in_turn_keep_a_version_in_common(tmp_path):
+    failing = set()
+    with harness_of(
+        3, storage=lambda number: Failing(FileStorage(str(tmp_path), number, retain=2), failing)
+    ) as harness:
+        harness.process_many(range(50))
+        harness.checkpoint()
+        stored = state_of(harness)
+        for shard in (2, 1, 0, 2, 1):
+            failing.clear()
+            failing.add(shard)
+            harness.process_many(range(50))
+            with pytest.raises(OSError, match="no space"):
+                harness.checkpoint()
+        harness.crash()
+        assert harness.restore().version == 1
+        assert state_of(harness) == stored
+        failing.clear()
+        for _ in range(3):
+            harness.process_many(range(50))
+            harness.checkpoint()
+        for shard in range(3):
+            assert len(list((tmp_path / f"shard-{shard:05d}" / "heads").iterdir())) == 2
+
+
 def test_after_a_checkpoint_that_only_some_shards_stored_all_count_alike(tmp_path):
     failing = set()
     with harness_of(2, storage=lambda number: Failing(FileStorage(str(tmp_path), number), failing)) as harness:

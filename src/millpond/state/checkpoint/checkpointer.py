@@ -113,8 +113,8 @@ class Checkpointer:
         """Remove from live state the expired cells that bases left out: see `Shard.remove_expired`."""
         self._shard.remove_expired()
 
-    def write(self, pending: PendingCheckpoint) -> CheckpointStats:
-        """Encode and store a begun checkpoint, the oldest first.
+    def write(self, pending: PendingCheckpoint, *, common: int | None = None) -> CheckpointStats:
+        """Encode and store a begun checkpoint, the oldest first. `common` is that of `Commit`.
 
         If it fails, with whatever error the storage raised, nothing of it counts and the next checkpoint has its
         changes. It is over then, and cannot be written again.
@@ -125,7 +125,7 @@ class Checkpointer:
             try:
                 with ThreadPoolExecutor(1, "millpond-encoding") as thread:
                     commit = self._shard.encode(pending, f"{self._writer}-{pending.version}", encode=beside(thread))
-                self._storage.put(commit)
+                self._storage.put(replace(commit, common=common))
             except BaseException:
                 self._shard.lose(pending)
                 raise

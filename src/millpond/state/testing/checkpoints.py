@@ -74,10 +74,16 @@ class BegunCheckpoint:
 
 
 class OperatorCheckpoints:
-    """Makes checkpoints of shards that are at their checkpointers' manifests."""
+    """Makes checkpoints of shards that are at their checkpointers' manifests.
 
-    def __init__(self, checkpointers: Sequence[Checkpointer]) -> None:
+    Args:
+        checkpointers: of all shards.
+        common: the newest version that all of them have; None if there is none yet.
+    """
+
+    def __init__(self, checkpointers: Sequence[Checkpointer], common: int | None = None) -> None:
         self._checkpointers = checkpointers
+        self._common = common
         self._lock = threading.Lock()
 
     @staticmethod
@@ -145,10 +151,11 @@ class OperatorCheckpoints:
             try:
                 while left:
                     checkpointer, pending = left.pop(0)
-                    stats.append(checkpointer.write(pending))
+                    stats.append(checkpointer.write(pending, common=self._common))
             finally:
                 for checkpointer, pending in left:
                     checkpointer.abort(pending)
+            self._common = stats[0].version
             return stats
 
     def abort(self, begun: BegunCheckpoint) -> None:
@@ -225,7 +232,7 @@ def restored(
             processing_ms=max(resumed_ms(part.manifest.processing_ms, now_ms) for part in parts),
             passed_over=tuple(passed_over),
         )
-        return shards, OperatorCheckpoints(checkpointers), done
+        return shards, OperatorCheckpoints(checkpointers, candidate), done
     raise CorruptionError(f"no checkpoint is whole. {' '.join(passed_over)}")
 
 

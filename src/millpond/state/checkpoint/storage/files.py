@@ -33,10 +33,12 @@ A new writer takes its lease before it reads manifests. So either the old writer
 manifest was there before the lease and the new writer found it: an acknowledged version is never lost. The file system
 must show a file to all once it is written, as local disks, HDFS, S3, GCS and Azure do.
 
-Deletion keeps the newest `retain` versions of the chain. Only files of this shard's lineage, by this writer or lower
-ones, are ever deleted: first manifests, then, after another look for leases, the segments that no remaining manifest
-names. A writer whose lease precedes that look stops the deletion. One whose lease comes later does not see the deleted
-manifests. So a writer finds every segment of the version it chose, whichever that is.
+Deletion keeps the newest `retain` versions of the chain, and those down to the newest that all shards of the operator
+have (`Commit.common`): else shards that fail in turn would be left with no version in common. Only files of this
+shard's lineage, by this writer or lower ones, are ever deleted: first manifests, then, after another look for leases,
+the segments that no remaining manifest names. A writer whose lease precedes that look stops the deletion. One whose
+lease comes later does not see the deleted manifests. So a writer finds every segment of the version it chose, whichever
+that is.
 """
 
 import re
@@ -112,7 +114,7 @@ class FileStorage:
         location: a path, a URI (`file:///…`, `hdfs://…`, `s3://…`, `gs://…`, `abfs://…`), or a path in `filesystem`.
         shard: the number of the shard.
         filesystem: used instead of the one that the location's scheme names.
-        retain: how many versions are kept.
+        retain: how many versions are kept; more while a version that all shards have is older.
         writer: names this writer; random unless given.
         read_only: leave no trace. Otherwise the first use, even a read, takes the shard over from every earlier
             writer, whose next version will not count.
@@ -208,7 +210,7 @@ class FileStorage:
             raise UnavailableError(f"{what}: {error}. Earlier versions are untouched; mend that and go on.") from error
         self._segments = {}
         try:
-            self._delete_superfluous(manifest)
+            self._delete_superfluous(manifest, commit.common)
         except (OSError, MillpondError) as error:
             warnings.warn(
                 f"{self.name}: version {manifest.version} is stored, but old files could not be deleted: {error}. "
@@ -270,13 +272,17 @@ class FileStorage:
             raise OptionError(f"{self.name} was opened with read_only=True. Open it without, to write.")
         return self._writer
 
-    def _delete_superfluous(self, manifest: Manifest) -> None:
-        """Delete all but the newest versions. This is the most dangerous code here: each condition prevents a loss."""
+    def _delete_superfluous(self, manifest: Manifest, common: int | None) -> None:
+        """Delete all but the newest versions, and `common` if it is older, with those between: they lead to it.
+
+        This is the most dangerous code here: each condition prevents a loss.
+        """
         manifests = [found for found in self._manifests() if found.lineage == _hashed(manifest.lineage)]
         chain = self._chain(manifests)
         if not chain or chain[0].identity != _identity(manifest):
             return
-        kept = {found.name for found in chain[: self._retain]}
+        to_common = [at for at, found in enumerate(chain, 1) if found.version == common]
+        kept = {found.name for found in chain[: max([self._retain, *to_common])]}
         superfluous = [found for found in manifests if found.name not in kept and found.writer <= self._mine]
         for found in superfluous:
             self._folder.delete(_mark_of(found.name))

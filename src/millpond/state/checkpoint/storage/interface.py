@@ -22,12 +22,15 @@ class Commit:
         segments: the new ones, by id. Each is read on access: together they may not fit into memory.
         dropped: ids of segments that the new version no longer needs.
         parent: the manifest from which this version was made.
+        common: the newest version that all shards of the operator have, which must be kept, or None. A shard whose
+            versions are newer may still be asked for it, if another shard fails.
     """
 
     manifest: Manifest
     segments: Mapping[int, bytes]
     dropped: tuple[int, ...]
     parent: Manifest
+    common: int | None = None
 
 
 class CheckpointStorage(Protocol):
