@@ -65,12 +65,21 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
         builder = builder.master(master)
     chosen = dict(SESSION_SETTINGS)
     # Spark reads the workers' interpreter from the environment only. The user's choice is kept.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python())
     os.environ["JAVA_HOME"] = _java_home()
     chosen |= given
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _worker_python() -> str:
+    """Return this interpreter, by the script that starts it with an installed PySpark where there is one.
+
+    The script is in the wheel, and installers put it beside the interpreter of an environment.
+    """
+    script = Path(sys.executable).with_name("millpond-python")
+    return str(script) if os.access(script, os.X_OK) else sys.executable
 
 
 def _java_home() -> str:
