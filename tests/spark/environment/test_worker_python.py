@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from millpond.spark.environment.session import _worker_python
+
 SCRIPT = Path(__file__).parents[3] / "bin" / "millpond-python"
 
 
@@ -52,7 +54,7 @@ def test_the_zips_of_the_installed_pyspark_are_taken_off_and_nothing_else(enviro
     assert _told(environment) == []
 
 
-def test_zips_stay_where_no_pyspark_is_installed_beside_them(environment, tmp_path):
+def test_zips_stay_where_no_pyspark_is_installed_beside_them(environment):
     zips = [str(path) for path in _zips(environment)]
     (environment / "lib" / "python3.11" / "site-packages" / "pyspark" / "worker.py").unlink()
     assert _told(environment, *zips) == zips
@@ -66,6 +68,27 @@ def test_zips_of_another_spark_stay(environment, tmp_path):
     (tmp_path / "other" / "bin").mkdir()
     for zips in ([str(other / "python" / "lib" / "pyspark.zip")], ["/opt/spark/python/lib/pyspark.zip"]):
         assert _told(environment, *zips) == zips
+
+
+@pytest.mark.parametrize(
+    ("master", "variables", "by_script"),
+    [
+        ("local[2]", ["SPARK_HOME"], True),
+        (None, [], True),
+        (None, ["PYSPARK_GATEWAY_PORT"], False),
+        (None, ["SPARK_CONF_DIR"], False),
+        ("yarn", [], False),
+        ("spark://host:7077", [], False),
+    ],
+)
+def test_workers_of_a_cluster_run_the_interpreter_itself(environment, monkeypatch, master, variables, by_script):
+    """Its machines may have the interpreter at that path, and not the script."""
+    monkeypatch.setattr(sys, "executable", str(environment / "bin" / "python3"))
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in variables:
+        monkeypatch.setenv(name, "given")
+    assert Path(_worker_python(master)).name == ("millpond-python" if by_script else "python3")
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,18 @@ def test_a_manifest_that_is_damaged_is_passed_over_only_when_asked(tmp_path, lef
         assert harness.state("count") == dict.fromkeys(range(10), 1)
 
 
-def test_a_shard_that_fails_for_long_holds_the_others_back_so_that_all_keep_a_version_in_common(tmp_path):
+@contextmanager
+def checkpointed(folder):
+    """Three shards with one checkpoint, which keep two versions; and the set of the shards whose storage fails."""
     failing = set()
-    with harness_of(
-        3, storage=lambda number: Failing(FileStorage(str(tmp_path), number, retain=2), failing)
-    ) as harness:
+    with harness_of(3, storage=lambda number: Failing(FileStorage(str(folder), number, retain=2), failing)) as harness:
         harness.process_many(range(50))
         harness.checkpoint()
+        yield harness, failing
+
+
+def test_a_shard_that_fails_for_long_holds_the_others_back_so_that_all_keep_a_version_in_common(tmp_path):
+    with checkpointed(tmp_path) as (harness, failing):
         stored = state_of(harness)
         failing.add(1)
         for _ in range(4):
@@ -82,12 +88,7 @@ def test_a_shard_that_fails_for_long_holds_the_others_back_so_that_all_keep_a_ve
 
 
 def test_shards_that_fail_in_turn_keep_a_version_in_common(tmp_path):
-    failing = set()
-    with harness_of(
-        3, storage=lambda number: Failing(FileStorage(str(tmp_path), number, retain=2), failing)
-    ) as harness:
-        harness.process_many(range(50))
-        harness.checkpoint()
+    with checkpointed(tmp_path) as (harness, failing):
         stored = state_of(harness)
         for shard in (2, 1, 0, 2, 1):
             failing.clear()

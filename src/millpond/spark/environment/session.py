@@ -65,7 +65,7 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
         builder = builder.master(master)
     chosen = dict(SESSION_SETTINGS)
     # Spark reads the workers' interpreter from the environment only. The user's choice is kept.
-    os.environ.setdefault("PYSPARK_PYTHON", _worker_python())
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(master or given.get("spark.master")))
     os.environ["JAVA_HOME"] = _java_home()
     chosen |= given
     for name, value in chosen.items():
@@ -73,13 +73,19 @@ def session(app_name: str = "millpond", *, master: str | None = None, **settings
     return builder.getOrCreate()
 
 
-def _worker_python() -> str:
-    """Return this interpreter, by the script that starts it with an installed PySpark where there is one.
+def _worker_python(master: str | None) -> str:
+    """Return this interpreter, or for a local session the script that starts it with the installed PySpark.
 
-    The script is in the wheel, and installers put it beside the interpreter of an environment.
+    The script is in the wheel, and installers put it beside the interpreter of an environment. The machines of a
+    cluster may have the interpreter at that path, and not the script.
     """
     script = Path(sys.executable).with_name("millpond-python")
-    return str(script) if os.access(script, os.X_OK) else sys.executable
+    is_local = not _MASTER_ELSEWHERE & os.environ.keys() if master is None else master.startswith("local")
+    return str(script) if is_local and os.access(script, os.X_OK) else sys.executable
+
+
+_MASTER_ELSEWHERE = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"}
+"""Variables with which a session that names no master may be of a cluster: spark-submit's, and of configurations."""
 
 
 def _java_home() -> str:
