@@ -9,7 +9,6 @@ makes the compiled package; that and the package as it is have to be of the same
 """
 
 import argparse
-import filecmp
 import json
 import os
 import statistics
@@ -18,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.code_tree import check_same_sources
 from benchmarks.report import grouped_bars, report
 
 ROOT = Path(__file__).parents[1]
@@ -36,15 +36,6 @@ OPERATIONS = {
 NAMES = {"heap": "heap", "lru": "LRU cache"}
 
 
-def check_same_sources() -> None:
-    """Raise AssertionError if the compiled package was made from other modules than those that are here."""
-    plain, compiled = SOURCES.values()
-    modules = [str(path.relative_to(plain)) for path in plain.rglob("millpond/state/**/*.py")]
-    _, differ, missing = filecmp.cmpfiles(plain, compiled, modules, shallow=False)
-    assert not differ, f"changed since `make compiled`: {differ}"
-    assert not missing, f"not in {compiled}: {missing[:3]}; run `make compiled`"
-
-
 def record_of(source: Path, passes: int) -> dict[str, Any]:
     """What `state_record` finds out of the package in a folder."""
     command = [sys.executable, "-m", "benchmarks.state_record", "--passes", str(passes)]
@@ -60,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--passes", type=int, default=PASSES)
     chosen = parser.parse_args()
-    check_same_sources()
+    check_same_sources(SOURCES["compiled"] / "millpond")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in SOURCES}
     for _ in range(chosen.rounds):
         for name, source in SOURCES.items():

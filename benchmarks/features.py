@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-import millpond
 from benchmarks import columnar_ingest, training_set
-from benchmarks.code_tree import CHANGED, tree_of
+from benchmarks.code_tree import CHANGED, tree_of_package
 from benchmarks.features_change import KEYS as CHANGE_KEYS
 from benchmarks.features_change import change
 from benchmarks.features_faults import FAULTS, faults
@@ -297,7 +296,7 @@ def main() -> None:
     chosen = parser.parse_args()
     result = measure(chosen.only or PARTS, QUICK if chosen.quick else WHOLE)
     if not chosen.quick:
-        result = with_kept(result, RESULTS / "features.json", tree_of(Path(millpond.__file__).parent))
+        result = with_kept(result, RESULTS / "features.json", tree_of_package())
     held = bars(result)
     result["held"] = {bar.what: bar.held for bar in held}
     if chosen.quick:

@@ -41,9 +41,8 @@ from typing import Any
 
 import pyarrow as pa
 
-import millpond
 from benchmarks import flip50_limits
-from benchmarks.code_tree import CHANGED, tree_of
+from benchmarks.code_tree import CHANGED, tree_of_package
 from benchmarks.flip50_turns import BASE, BASES, SAME_MEMORY, InTurn, Round, SetUp, serve
 from benchmarks.flip50_words import (
     ALL_IN_CACHE_BYTES,
@@ -325,7 +324,7 @@ def main() -> None:
 def _measure(parts: Iterable[str], scale: float) -> None:
     """Measure these parts, and report if all of them have been, on the same code and within some hours."""
     PARTS.mkdir(exist_ok=True)
-    tree, found = tree_of(Path(millpond.__file__).parent), dict[str, Any]()
+    tree, found = tree_of_package(), dict[str, Any]()
     with InTurn.at(scale) as in_turn:
         for part in (part for part in parts if part in SET_UPS):
             found[part] = _kept(part, scale, tree, in_turn.measure(part))

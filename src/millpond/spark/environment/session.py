@@ -166,9 +166,10 @@ def setting(conf: RuntimeConfig, key: str) -> str:
     Spark checks a caller's default against the key's type, so an empty default cannot be passed to it.
     """
     try:
-        return str(conf.get(key))
+        value = conf.get(key)
     except SparkNoSuchElementException:
         return ""
+    return "" if value is None else str(value)
 
 
 def is_connect(spark: SparkSession) -> bool:

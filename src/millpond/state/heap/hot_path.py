@@ -18,7 +18,7 @@ _NO_KEY: object = object()
 """The logged key while no key is logged. None is a key, so it cannot serve."""
 
 
-class HotPath:
+class HeapHotPath:
     """The methods of a value state whose values cannot be changed in place.
 
     Args:

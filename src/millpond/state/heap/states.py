@@ -21,7 +21,7 @@ from millpond.state.backend.key_context import KeyContext
 from millpond.state.backend.protocols import ABSENT, Cells, cells_at
 from millpond.state.backend.sums import PlainValue, Sums
 from millpond.state.heap.batch_access import ManyInTables
-from millpond.state.heap.hot_path import HotPath
+from millpond.state.heap.hot_path import HeapHotPath
 from millpond.state.heap.tables import EntryTables, FlatTables, ListTables, drop_if_empty
 from millpond.state.heap.versions import (
     EntryVersion,
@@ -95,7 +95,7 @@ class HeapState:
 
 
 class HeapValueState(HeapState, PlainValue):
-    """One value per key. If its values cannot be changed in place, the methods are those of `HotPath`."""
+    """One value per key. If its values cannot be changed in place, the methods are those of `HeapHotPath`."""
 
     tables: FlatTables[LoggedVersion]
 
@@ -103,7 +103,7 @@ class HeapValueState(HeapState, PlainValue):
         super().__init__(descriptor, context)
         self._live = self.tables.live
         self._sums = Sums(descriptor, self._check)
-        self._hot = hot = HotPath(context, self._live, self._table, self._check, self._sums)
+        self._hot = hot = HeapHotPath(context, self._live, self._table, self._check, self._sums)
         self._many = None if self._mutable else ManyInTables(self.tables, self._sums)
         if not self._mutable:
             self.get = hot.get  # type: ignore[method-assign]

@@ -2,9 +2,9 @@
 
 On the data path it lies under `RocksDbBackend`, which knows what the bytes mean. This module does what RocksDB leaves
 to its users. The database is a cache of a checkpoint. So files of an earlier owner of the folder are removed, and
-nothing is written to survive a crash: the write-ahead log is off. Otherwise the set-up is Flink's: 64 MiB write
-buffers, level compaction, LZ4, a block cache and a bloom filter. No write waits inside RocksDB, where nothing could
-interrupt it (`stalls`).
+nothing is written to survive a crash: the write-ahead log is off. Otherwise the set-up is Flink's: level compaction,
+LZ4, a block cache and a bloom filter. Only the size of the write buffers follows the entries (`write_buffer`). No write
+waits inside RocksDB, where nothing could interrupt it (`stalls`).
 
 Invariant: only the holder of the lock on the file `lock` in the folder touches the files. The lock ends with its
 process.
@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
 from millpond.state.rocksdb.stalls import Stalls, is_full, is_out_of_space, is_stall
+from millpond.state.rocksdb.write_buffer import BUFFERS, WriteBuffer
 from millpond.state.types.ordered_keys import after
 
 if TYPE_CHECKING:
     from millpond.state.rocksdb.unreverted import Unreverted
 
-WRITE_BUFFER_BYTES: Final = 64 << 20
 BLOCK_CACHE_BYTES: Final = 64 << 20
 
 _BLOOM_BITS = 10
@@ -54,13 +54,19 @@ _METRICS = {
 class Database:
     """RocksDB in `folder`/db, from bytes to bytes.
 
+    Args:
+        folder: holds the files.
+        write_buffer_bytes: size of each of RocksDB's buffers in memory; None for one that is fitted to the entries.
+        block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
+
     Attributes:
         handle: rocksdict's own object, for the hot path.
         unreverted: read in place of the database if its last rollback did not fit on the disk.
     """
 
-    def __init__(self, folder: Path, write_buffer_bytes: int, block_cache_bytes: int) -> None:
+    def __init__(self, folder: Path, write_buffer_bytes: int | None, block_cache_bytes: int) -> None:
         self.folder = folder
+        self._write_buffer = WriteBuffer(write_buffer_bytes)
         self._rocksdict = _import_rocksdict()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,8 +76,8 @@ class Database:
         try:
             self._take_lock()
             shutil.rmtree(folder / "db", ignore_errors=True)
-            self.handle: Any = self._open(write_buffer_bytes, block_cache_bytes)
-            self._stalls = Stalls(folder, 2 * write_buffer_bytes, self._counter)
+            self.handle: Any = self._open(block_cache_bytes)
+            self._stalls = Stalls(folder, lambda: BUFFERS * self._write_buffer.size_bytes, self._counter)
         except BaseException:
             self._lock.close()
             raise
@@ -92,7 +98,7 @@ class Database:
                 "its own, or close the other one first."
             ) from error
 
-    def _open(self, write_buffer_bytes: int, block_cache_bytes: int) -> Any:
+    def _open(self, block_cache_bytes: int) -> Any:
         rocksdict = self._rocksdict
         table = rocksdict.BlockBasedOptions()
         table.set_block_cache(rocksdict.Cache(block_cache_bytes))
@@ -100,7 +106,7 @@ class Database:
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(create_if_missing=True)
         options.set_block_based_table_factory(table)
-        options.set_write_buffer_size(write_buffer_bytes)
+        self._write_buffer.set_up(options)
         options.set_compaction_style(rocksdict.DBCompactionStyle.level())
         options.set_level_compaction_dynamic_level_bytes(v=True)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
@@ -171,9 +177,10 @@ class Database:
     def _counter(self, name: str) -> int:
         return self.handle.property_int_value(name) or 0
 
-    def snapshot(self) -> Any:
-        """Return the database as it is now, for `read_from`, from any thread."""
+    def end_version(self) -> Any:
+        """Return the database as it is now, for `read_from`, from any thread, and fit its write buffers to it."""
         try:
+            self._write_buffer.fit(self.handle)
             return self.handle.snapshot()
         except Exception as error:
             raise self.failure(error) from error

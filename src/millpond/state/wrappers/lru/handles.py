@@ -20,7 +20,7 @@ from millpond.state.types.descriptor import StateDescriptor, StateKind
 from millpond.state.types.rows import Row, RowCodec
 from millpond.state.wrappers.lru.batch_access import ManyInCache
 from millpond.state.wrappers.lru.entries import Bucket, Entries, Entry, overlaid, places
-from millpond.state.wrappers.lru.hot_path import NEVER, HotPath
+from millpond.state.wrappers.lru.hot_path import NEVER, LruHotPath
 from millpond.state.wrappers.lru.state_entries import StateEntries
 
 
@@ -125,18 +125,18 @@ class LruState:
 
 
 class LruValueState(LruState, PlainValue):
-    """One value per key. If its values cannot be changed in place, the methods are those of `HotPath`."""
+    """One value per key. If its values cannot be changed in place, the methods are those of `LruHotPath`."""
 
     def __init__(
         self, descriptor: StateDescriptor, inner: KeyedStateBackend, handle: Any, context: KeyContext, shard: Entries
     ) -> None:
-        self._hot: HotPath | None = None
+        self._hot: LruHotPath | None = None
         super().__init__(descriptor, inner, handle, context, shard)
         self._sums = Sums(descriptor, self._check)
         self._many: ManyInCache | None = None
         if not self._mutable:
             self._many = ManyInCache(self.cached, inner, self._sums, self._check)
-            self._hot = hot = HotPath(context, self.cached, self._check, self._sums)
+            self._hot = hot = LruHotPath(context, self.cached, self._check, self._sums)
             self.get = hot.get  # type: ignore[method-assign]
             self.update = hot.update  # type: ignore[method-assign]
             self.update_with = hot.update_with  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ NEVER: Final = -3
 """The `writable` of no entry. A state with this as its version takes the slow path, which weighs."""
 
 
-class HotPath:
+class LruHotPath:
     """The methods of a value state whose values cannot be changed in place.
 
     Args:
