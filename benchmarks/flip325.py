@@ -6,10 +6,10 @@ folder, written in another thread while records flow. Without a cache, with room
 pairs (which hit 0, 50 and 100 % of the reads), and on the heap backend, which the last should come near.
 
 All set-ups share one driver loop, which hands records to the backend with nothing between that would cost all of
-them alike, and the baseline is RocksDB set up as Flink does: no write-ahead log,
-write buffers of 8 MiB, msgpack. They work off the records in turns of some seconds, so that a slow moment of the machine
-meets all alike. A speedup is the median over the turns of a set-up's throughput by that of RocksDB in the same turn;
-its spread is the middle half of them. What a turn has begun to write is written before the next one begins.
+them alike, and the baseline is RocksDB as its backend sets it up: no write-ahead log, write buffers of 8 MiB, msgpack.
+They work off the records in turns of some seconds, so that a slow moment of the machine meets all alike. A speedup is
+the median over the turns of a set-up's throughput by that of RocksDB in the same turn; its spread is the middle half of
+them. What a turn has begun to write is written before the next one begins.
 
 Two bare loops say what Python leaves to be gained: rocksdict's get and put on keys that are bytes already,
 with an integer's msgpack around them, and the same behind an `OrderedDict` of 250 pairs, which writes its
@@ -44,7 +44,7 @@ from millpond.state.backend.protocols import ValueState
 from millpond.state.checkpoint import FileStorage, new_manifest
 from millpond.state.checkpoint.checkpointer import Checkpointer
 from millpond.state.rocksdb.backend import RocksDbBackend
-from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, Database
+from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.spi import HeapBackend, KeyedStateBackend, StateDescriptor, StateKind
 from millpond.state.types.key_groups import key_group_of
 from millpond.state.types.object_codec import OBJECT_SCHEMA
@@ -144,7 +144,7 @@ class BareJob:
         self._size = size
         self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(int).decode
         self._places = {number: self._encode((number % PARALLELISM, number)) for number in range(1_000)}
-        self._database = Database(folder / "state", None, BLOCK_CACHE_BYTES)
+        self._database = Database(folder / "state", WRITE_BUFFER_BYTES, BLOCK_CACHE_BYTES)
         self._hot = OrderedDict[int, int]()
 
     def work_off(self, records: range) -> float:

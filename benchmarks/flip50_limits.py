@@ -31,7 +31,7 @@ from benchmarks.flip50_words import (
     words_in,
     words_of,
 )
-from millpond.state.rocksdb.database import Database
+from millpond.state.rocksdb.database import WRITE_BUFFER_BYTES, Database
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(int).decode
@@ -105,7 +105,7 @@ def rocksdb(scale: float) -> Iterator[Callable[[int], Round]]:
     """RocksDB with everything in its cache, set up as the backend's."""
     words = words_of(scale)
     with tempfile.TemporaryDirectory(prefix="millpond-flip50-") as folder:
-        database = Database(Path(folder, "state"), None, ALL_IN_CACHE_BYTES)
+        database = Database(Path(folder, "state"), WRITE_BUFFER_BYTES, ALL_IN_CACHE_BYTES)
         handle = database.handle
         get, first = handle.get, _encode(FIRST_COUNT)
         for group in range(PARALLELISM):

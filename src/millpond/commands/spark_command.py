@@ -171,8 +171,10 @@ def store_option(command: Callable[..., None]) -> Callable[..., None]:
         "--store",
         "store_url",
         required=True,
+        envvar="MILLPOND_STORE",
+        show_envvar=True,
         metavar="URL",
-        help="The store of the features: lmdb:///path, redis://host.",
+        help="The store of the features: lmdb:///path, redis://host. Put a URL with a password into the environment.",
     )(command)
 
 

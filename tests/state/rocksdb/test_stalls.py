@@ -14,7 +14,7 @@ class Disk:
         self.now, self.works_at = 0.0, works_at
         counters = {"rocksdb.background-errors": lambda: failed(self.now)}
         counter = lambda name: counters.get(name, lambda: running(self.now))()  # noqa: E731
-        self.stalls = Stalls(folder, lambda: needs_bytes, counter, lambda: self.now)
+        self.stalls = Stalls(folder, needs_bytes, counter, lambda: self.now)
 
     def write(self, error):
         def once():

@@ -30,7 +30,7 @@ from millpond.state.backend.plain import PlainBackend, PlainSnapshot
 from millpond.state.backend.protocols import Cells, ListState, MapState, RawCells, Snapshot, ValueState
 from millpond.state.backend.timer_queue import TimersByTime
 from millpond.state.rocksdb.changed_keys import ChangedKeys
-from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, Database
+from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES, Database
 from millpond.state.rocksdb.lists import RocksDbListState
 from millpond.state.rocksdb.states import Change, RocksDbMapState, RocksDbState, RocksDbValueState
 from millpond.state.rocksdb.timers import RocksDbTimerState, TimersInRocksDb
@@ -46,8 +46,7 @@ class RocksDbBackend(PlainBackend):
     Args:
         key_groups: of the shard.
         folder: holds the files. It belongs to this backend while it is open; files of an earlier one are removed.
-        write_buffer_bytes: size of each of RocksDB's buffers in memory; None for 8 or 64 MiB, whichever suits the
-            entries.
+        write_buffer_bytes: size of each of RocksDB's buffers in memory.
         block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
 
     Raises:
@@ -76,7 +75,7 @@ class RocksDbBackend(PlainBackend):
         key_groups: range,
         folder: Path,
         *,
-        write_buffer_bytes: int | None = None,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         block_cache_bytes: int = BLOCK_CACHE_BYTES,
     ) -> None:
         self.key_groups = key_groups
@@ -86,7 +85,7 @@ class RocksDbBackend(PlainBackend):
         self._declared = Declarations(_KINDS, self._make)
         self._states = self._declared.states
         self._snapshots: WeakSet[_RocksDbSnapshot] = WeakSet()
-        self._snapshot: Any = self._database.end_version()
+        self._snapshot: Any = self._database.snapshot()
         self._snapshot_before: Any = None
         self._unreverted: Unreverted | None = None
 
@@ -146,7 +145,7 @@ class RocksDbBackend(PlainBackend):
         if self._unreverted is not None:
             self._unreverted.put_back()
         # Both before anything changes: if one fails, the version stays open.
-        taken = self._database.end_version()
+        taken = self._database.snapshot()
         snapshot = _RocksDbSnapshot(self._database, taken, self._states)
         snapshot.changed = {name: state.end_version() for name, state in self._states.items()}
         self._snapshot_before, self._snapshot = self._snapshot, taken
@@ -189,7 +188,7 @@ class RocksDbBackend(PlainBackend):
             raise open_version(descriptor.name)
         self._database.write(*state.entries_of(cells))
         state.handed = {}
-        self._snapshot = self._database.end_version()
+        self._snapshot = self._database.snapshot()
         self.acknowledge()
 
     def properties(self) -> dict[str, int]:

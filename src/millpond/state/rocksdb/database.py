@@ -3,8 +3,8 @@
 On the data path it lies under `RocksDbBackend`, which knows what the bytes mean. This module does what RocksDB leaves
 to its users. The database is a cache of a checkpoint. So files of an earlier owner of the folder are removed, and
 nothing is written to survive a crash: the write-ahead log is off. Otherwise the set-up is Flink's: level compaction,
-LZ4, a block cache and a bloom filter. Only the size of the write buffers follows the entries (`write_buffer`). No write
-waits inside RocksDB, where nothing could interrupt it (`stalls`).
+LZ4, a block cache and a bloom filter. Only the write buffers are smaller. No write waits inside RocksDB, where nothing
+could interrupt it (`stalls`).
 
 Invariant: only the holder of the lock on the file `lock` in the folder touches the files. The lock ends with its
 process.
@@ -28,16 +28,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.errors import CorruptionError, MillpondError, MissingDependencyError, UnavailableError
 from millpond.state.rocksdb.stalls import Stalls, is_full, is_out_of_space, is_stall
-from millpond.state.rocksdb.write_buffer import BUFFERS, WriteBuffer
 from millpond.state.types.ordered_keys import after
 
 if TYPE_CHECKING:
     from millpond.state.rocksdb.unreverted import Unreverted
 
+WRITE_BUFFER_BYTES: Final = 8 << 20
+"""A buffer is a skip list that each read and write walks, waiting for memory if the processor's caches do not hold it.
+Flink's 64 MiB are slower for keys that come again and again, and no faster for others (`benchmarks.write_buffer`)."""
+
 BLOCK_CACHE_BYTES: Final = 64 << 20
 
 _BLOOM_BITS = 10
 _BACKGROUND_JOBS = 2
+_FLUSHED_AT_ONCE = 4
 _LEVEL_ZERO_STOP = 36
 _PENDING_COMPACTION_STOP_BYTES = 256 << 30
 _METRICS = {
@@ -54,19 +58,13 @@ _METRICS = {
 class Database:
     """RocksDB in `folder`/db, from bytes to bytes.
 
-    Args:
-        folder: holds the files.
-        write_buffer_bytes: size of each of RocksDB's buffers in memory; None for one that is fitted to the entries.
-        block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
-
     Attributes:
         handle: rocksdict's own object, for the hot path.
         unreverted: read in place of the database if its last rollback did not fit on the disk.
     """
 
-    def __init__(self, folder: Path, write_buffer_bytes: int | None, block_cache_bytes: int) -> None:
+    def __init__(self, folder: Path, write_buffer_bytes: int, block_cache_bytes: int) -> None:
         self.folder = folder
-        self._write_buffer = WriteBuffer(write_buffer_bytes)
         self._rocksdict = _import_rocksdict()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,8 +74,8 @@ class Database:
         try:
             self._take_lock()
             shutil.rmtree(folder / "db", ignore_errors=True)
-            self.handle: Any = self._open(block_cache_bytes)
-            self._stalls = Stalls(folder, lambda: BUFFERS * self._write_buffer.size_bytes, self._counter)
+            self.handle: Any = self._open(write_buffer_bytes, block_cache_bytes)
+            self._stalls = Stalls(folder, 2 * write_buffer_bytes, self._counter)
         except BaseException:
             self._lock.close()
             raise
@@ -98,7 +96,7 @@ class Database:
                 "its own, or close the other one first."
             ) from error
 
-    def _open(self, block_cache_bytes: int) -> Any:
+    def _open(self, write_buffer_bytes: int, block_cache_bytes: int) -> Any:
         rocksdict = self._rocksdict
         table = rocksdict.BlockBasedOptions()
         table.set_block_cache(rocksdict.Cache(block_cache_bytes))
@@ -106,7 +104,9 @@ class Database:
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(create_if_missing=True)
         options.set_block_based_table_factory(table)
-        self._write_buffer.set_up(options)
+        options.set_write_buffer_size(write_buffer_bytes)
+        # Four files of flushed buffers are compacted into the first sorted level at a time, so it is as large as they.
+        options.set_max_bytes_for_level_base(_FLUSHED_AT_ONCE * write_buffer_bytes)
         options.set_compaction_style(rocksdict.DBCompactionStyle.level())
         options.set_level_compaction_dynamic_level_bytes(v=True)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
@@ -177,10 +177,9 @@ class Database:
     def _counter(self, name: str) -> int:
         return self.handle.property_int_value(name) or 0
 
-    def end_version(self) -> Any:
-        """Return the database as it is now, for `read_from`, from any thread, and fit its write buffers to it."""
+    def snapshot(self) -> Any:
+        """Return the database as it is now, for `read_from`, from any thread."""
         try:
-            self._write_buffer.fit(self.handle)
             return self.handle.snapshot()
         except Exception as error:
             raise self.failure(error) from error

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.options import Known, place, size_bytes
-from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES
+from millpond.state.rocksdb.database import BLOCK_CACHE_BYTES, WRITE_BUFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +13,12 @@ class RocksDbSettings:
 
     Attributes:
         local_dir: the folder in which RocksDB's folders are created; None for the caller's.
-        write_buffer_bytes: size of each of RocksDB's buffers in memory; None for one that is fitted to the entries.
+        write_buffer_bytes: size of each of RocksDB's buffers in memory.
         block_cache_bytes: size of RocksDB's cache of the blocks it read from files.
     """
 
     local_dir: Path | None = None
-    write_buffer_bytes: int | None = None
+    write_buffer_bytes: int = WRITE_BUFFER_BYTES
     block_cache_bytes: int = BLOCK_CACHE_BYTES
 
 

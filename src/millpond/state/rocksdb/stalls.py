@@ -32,7 +32,7 @@ class Stalls:
     """Repeats writes that RocksDB rejected.
 
     Args:
-        needed_bytes: returns the free space with which RocksDB is expected to go on.
+        needed_bytes: free space with which RocksDB is expected to go on.
         counter: returns one of RocksDB's own counters, by name.
         clock: returns monotonic seconds.
     """
@@ -40,7 +40,7 @@ class Stalls:
     def __init__(
         self,
         folder: Path,
-        needed_bytes: Callable[[], int],
+        needed_bytes: int,
         counter: Callable[[str], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class Stalls:
 
     def _has_room(self) -> bool:
         found = os.statvfs(self._folder)
-        return found.f_bavail * found.f_frsize > self._needed_bytes()
+        return found.f_bavail * found.f_frsize > self._needed_bytes
 
 
 def is_stall(error: Exception) -> bool:
