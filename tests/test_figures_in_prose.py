@@ -35,7 +35,10 @@ SETTINGS = {
         "64 KB": "millpond.state.spillable.spill_file.FAULT_BYTES",
     },
     "docs/explanation/state-hosts.md": {"64 MiB": "millpond.spark.host.memory.MINIMUM_BYTES"},
-    "docs/explanation/state.md": {"2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES"},
+    "docs/explanation/state.md": {
+        "2 KB": "millpond.state.rocksdb.lists.CHUNK_BYTES",
+        "8 MiB": "millpond.state.rocksdb.database.WRITE_BUFFER_BYTES",
+    },
     "docs/explanation/tiles.md": {"1 KB": "millpond.spark.features.tiles.leaves.LEAF_BYTES"},
     "docs/how-to/lookup.md": {
         "5 s": "millpond.spark.lookup.shared.members.BEAT_MS",
