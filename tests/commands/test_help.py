@@ -29,6 +29,17 @@ def test_commands_on_spark_share_their_options(command):
         assert option in told
 
 
+@pytest.mark.parametrize("command", ["serve", "stream", "upload"])
+def test_a_store_whose_url_has_a_password_may_be_named_in_the_environment(command, monkeypatch):
+    told = CliRunner().invoke(cli, [command, "--help"]).output
+    assert "MILLPOND_STORE" in told
+    monkeypatch.setenv("MILLPOND_STORE", "nosuch://:secret@host")
+    ran = CliRunner().invoke(cli, [command, "nosuch.py"])
+    assert "Missing option '--store'" not in ran.output
+    monkeypatch.delenv("MILLPOND_STORE")
+    assert "Missing option '--store'" in CliRunner().invoke(cli, [command, "nosuch.py"]).output
+
+
 def test_the_help_of_a_command_loads_neither_spark_nor_a_server():
     code = (
         "import sys; from click.testing import CliRunner; from millpond.cli import cli\n"

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import OptionError
-from millpond.spark.environment.session import SESSION_SETTINGS, _warned, check_session, session
+from millpond.spark.environment.session import SESSION_SETTINGS, _warned, check_session, session, setting
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +31,12 @@ def changed(spark):
     yield change
     for key, value in before.items():
         spark.conf.set(key, value)
+
+
+@pytest.mark.parametrize("key", ["spark.sql.streaming.checkpointLocation", "spark.nobody.knows.it"])
+def test_a_setting_that_nobody_made_is_empty(spark, key) -> None:
+    assert setting(spark.conf, key) == ""
+    assert setting(spark.conf, PROVIDER) == ROCKSDB
 
 
 def test_a_session_that_is_only_less_safe_gets_one_warning(spark: SparkSession, changed, recwarn) -> None:
