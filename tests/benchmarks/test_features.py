@@ -1,11 +1,14 @@
 """The benchmark of features measures what it says, and holds each figure to its bar."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
 
-from benchmarks.code_tree import tree_of
+import millpond
+from benchmarks import code_tree
+from benchmarks.code_tree import tree_of, tree_of_package
 from benchmarks.features import PARTS, Bar, bars, with_kept
 from benchmarks.features_stored import arithmetic_error, stored_bytes, tiles_read
 
@@ -57,17 +60,38 @@ def test_a_run_replaces_the_parts_that_it_measured_and_keeps_the_others_of_the_s
     assert with_kept({"upload": 2}, kept, "b") == {"upload": 2, "tree": "b"}
 
 
-def test_code_is_known_by_its_tree_and_changed_code_matches_no_run(tmp_path):
+@pytest.fixture
+def code(tmp_path):
+    """A folder with a module, committed."""
     git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("a = 1")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], check=True)
-    first = tree_of(tmp_path / "code")
-    (tmp_path / "result").write_text("1")
-    assert tree_of(tmp_path / "code") == first
-    (tmp_path / "code" / "a.py").write_text("a = 2")
-    assert tree_of(tmp_path / "code") == "changed"
+    return tmp_path / "code"
+
+
+def test_code_is_known_by_its_tree_and_changed_code_matches_no_run(code):
+    first = tree_of(code)
+    (code.parent / "result").write_text("1")
+    assert tree_of(code) == first
+    (code / "a.py").write_text("a = 2")
+    assert tree_of(code) == "changed"
+
+
+def test_a_compiled_package_which_git_does_not_know_is_known_by_its_sources(code, tmp_path, monkeypatch):
+    monkeypatch.setattr(code_tree, "SOURCES", code)
+    monkeypatch.setattr(millpond, "__file__", str(code / "__init__.py"))
+    assert tree_of_package() == tree_of(code)
+    compiled = shutil.copytree(code, tmp_path / "compiled")
+    monkeypatch.setattr(millpond, "__file__", str(compiled / "__init__.py"))
+    assert tree_of_package() == f"{tree_of(code)}, compiled"
+    (compiled / "a.py").write_text("a = 2")
+    with pytest.raises(AssertionError, match=r"changed since `make compiled`: \['a.py'\]"):
+        tree_of_package()
+    (compiled / "a.py").unlink()
+    with pytest.raises(AssertionError, match="run `make compiled`"):
+        tree_of_package()
 
 
 def test_a_margin_is_how_many_times_better_than_the_bar():
