@@ -43,7 +43,7 @@ import pyarrow as pa
 
 from benchmarks import flip50_limits
 from benchmarks.code_tree import CHANGED, tree_of_package
-from benchmarks.flip50_turns import BASE, BASES, SAME_MEMORY, InTurn, Round, SetUp, serve
+from benchmarks.flip50_turns import BASE, BASES, CLOCK, SAME_MEMORY, InTurn, Round, SetUp, serve
 from benchmarks.flip50_words import (
     ALL_IN_CACHE_BYTES,
     CHUNK,
@@ -159,7 +159,8 @@ def opened(set_up: str, scale: float) -> Iterator[tuple[KeyedStateBackend, Calla
             backend = RocksDbBackend(range(PARALLELISM), place, block_cache_bytes=cache)
         else:
             percent = int(set_up.removeprefix("spillable_"))
-            spillable = SpillableBackend(range(PARALLELISM), place, _under_pressure(_heap_bytes(words), percent))
+            settings = _under_pressure(_heap_bytes(words), percent)
+            spillable = SpillableBackend(range(PARALLELISM), place, settings, clock_ns=CLOCK)
             backend, finish = spillable, spillable.flush_now
         try:
             fill(backend, words)

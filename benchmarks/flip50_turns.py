@@ -5,7 +5,8 @@ stay, one with everything in its cache and one with less memory, and each works 
 of another set-up's; what counts is the median of the ratios, and their spread stands beside it.
 
 A process stands still while it is not its turn: what it has threads do in the background, as RocksDB's compaction, is
-done in its own time and in nobody else's.
+done in its own time and in nobody else's. Its clock stands still too (`TurnClock`): what is due once a minute, such as
+the comparison of a spill file's pages with their checksums, is due once a minute of its own time.
 """
 
 import json
@@ -13,6 +14,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple, Self
@@ -48,12 +50,47 @@ class Turn(NamedTuple):
     own_bytes: int
 
 
+class TurnClock:
+    """A monotonic clock in ns that stands still while it is not the turn of this process.
+
+    Args:
+        clock_ns: the clock that goes on.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+        self._stood_ns = 0
+
+    def __call__(self) -> int:
+        """Return the ns that the clock has run."""
+        return self._clock_ns() - self._stood_ns
+
+    @contextmanager
+    def stands_still(self) -> Iterator[None]:
+        """Stop the clock for the duration of a block."""
+        since_ns = self._clock_ns()
+        yield
+        self._stood_ns += self._clock_ns() - since_ns
+
+
+CLOCK = TurnClock()
+"""The clock of this process."""
+
+
 def serve(set_up: SetUp, scale: float) -> None:
     """Work off a round for each line of the input, and say how it went."""
     with set_up(scale) as work_off:
         print("ready", flush=True)
-        for number, _ in enumerate(sys.stdin):
+        number = 0
+        while _has_a_turn():
             print(json.dumps(Turn(*work_off(number), process_memory_bytes().own)), flush=True)
+            number += 1
+
+
+def _has_a_turn() -> bool:
+    """Wait for the next turn. Return whether there is one."""
+    with CLOCK.stands_still():
+        return bool(sys.stdin.readline())
 
 
 class Served(AbstractContextManager["Served"]):

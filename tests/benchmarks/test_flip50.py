@@ -72,6 +72,16 @@ def test_the_report_has_the_names_that_were_asked_for(tmp_path, capsys):
     assert result["longest_spill_block_ms"] == 12.5
 
 
+def test_the_clock_of_a_process_stands_still_while_it_is_not_its_turn():
+    now = [7]
+    clock = flip50_turns.TurnClock(lambda: now[0])
+    with clock.stands_still():
+        now[0] = 1_000
+    assert clock() == 7
+    now[0] = 1_002
+    assert clock() == 9
+
+
 def test_parts_of_other_code_and_of_other_hours_are_not_put_together(tmp_path):
     now = 1_000_000_000
     trees = {"heap": ("a", 0), "spillable_0": ("b", 0), "spillable_20": ("a", 7), "spillable_37": ("a", 5)}
