@@ -8,8 +8,7 @@ import pytest
 from millpond.errors import OptionError
 from millpond.serving import AnswerLog, Fetcher
 
-from .test_fetcher import FLIGHT, PLANE
-from .world import BATCH_END_MS, EWR, NOBODY, NOON_MS, PLANS, small_world
+from .world import BATCH_END_MS, EWR, FLIGHT, NOBODY, NOON_MS, PLANE, PLANS, small_world
 
 
 def test_the_rows_hold_name_keys_time_context_features_and_batch_end(tmp_path):
