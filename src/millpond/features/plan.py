@@ -14,44 +14,34 @@ tile; it needs one upload.
 windows there are: windows all end at the query, so a longer one is a shorter one plus older tiles.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
-from operator import itemgetter
+from itertools import accumulate
 from typing import Any
 
 from millpond.errors import DataError, OptionError
 from millpond.features.batch import BatchIr, Timeline, check_batch_end
 from millpond.features.cells.cell import Cell, Ir
-from millpond.features.compiled_cells import CompiledFeature, compile_cells
+from millpond.features.compiled_cells import compile_cells
 from millpond.features.definitions import GroupBy
 from millpond.features.inputs import Inputs, check_times
 from millpond.features.layers import Span, layers_of, spans
 from millpond.features.own_times import irs_since, keeps_own_times
 from millpond.features.partial_ir import UNKNOWN, PartialIr, is_known
 from millpond.features.plan_hashes import batch_form_of, definition_hash, generation_of
+from millpond.features.planned_windows import planned_windows
 from millpond.features.stored.format_1 import FORMAT_VERSION as FORMAT_1
 from millpond.features.stored.format_1 import Format1Codec
 from millpond.features.stored.key_codec import KeyCodec
 from millpond.features.stored.value_codec import BatchCodec, TileCodec, ValueCodec
 from millpond.features.tiles import Tile, tiles_between
 from millpond.features.types import parse_type
-from millpond.features.windows import DAY_MS, hop_ms, parse_window, window_start, window_text
+from millpond.features.windows import DAY_MS, hop_ms, window_start, window_text
 
 _FORMAT_1 = bytes((FORMAT_1,))
 
 _COLLECTED_AT_ONCE = 4096
 """The number of a segment's events that are collected at once: a key may have more events than memory holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedWindow:
-    """One window length, and the features that read it, by their positions among all features."""
-
-    window_ms: int | None
-    features: tuple[tuple[int, CompiledFeature], ...]
 
 
 class GroupByPlan:
@@ -77,7 +67,7 @@ class GroupByPlan:
         self.name = group_by.name
         self.feature_names = group_by.feature_names
         self.cells = compile_cells(group_by)
-        self.windows = _windows(self.cells.features)
+        self.windows = planned_windows(self.cells.features)
         lengths = tuple(window.window_ms for window in self.windows)
         self.layers = layers_of(lengths, tiled=group_by.tiled)
         self.tile_ms = self.layers[0]
@@ -489,19 +479,3 @@ def compile_group_by(group_by: GroupBy) -> GroupByPlan:
 def suffixes(merge: Callable[[Any, Any], Any], column: Sequence[Any]) -> tuple[Any, ...]:
     """Return for each cell the merge of it and all later ones."""
     return tuple(accumulate(column[::-1], merge))[::-1]
-
-
-def _windows(features: Sequence[CompiledFeature]) -> tuple[PlannedWindow, ...]:
-    """Return the windows of all features, shortest first and all time last, each with the features that read it."""
-    placed = [
-        (math.inf if feature.window is None else parse_window(feature.window), position, feature)
-        for position, feature in enumerate(features)
-    ]
-    by_length = groupby(sorted(placed, key=itemgetter(0, 1)), key=itemgetter(0))
-    return tuple(
-        PlannedWindow(
-            None if length == math.inf else int(length),
-            tuple((position, feature) for _, position, feature in group),
-        )
-        for length, group in by_length
-    )
