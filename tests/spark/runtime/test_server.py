@@ -1,9 +1,15 @@
-"""Whether a host is still the one that callers reach."""
+"""Whether a host is still the one that callers reach, and what it does between batches."""
 
+import contextlib
+import gc
 import os
 import socket
+import tempfile
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 
-from millpond.spark.host.wire import Connection
+from millpond.spark.host.wire import Connection, End
 from millpond.spark.runtime import server
 from millpond.spark.runtime.server import _is_at
 
@@ -29,3 +35,43 @@ def test_a_worker_that_spark_ended_leaves_no_line_in_the_log(tmp_path, monkeypat
     host._serve(accepted)
     assert host._busy == 0
     assert capfd.readouterr().err == ""
+
+
+def test_garbage_is_collected_between_batches_that_follow_one_another_at_once(tmp_path, monkeypatch):
+    collected, listens, ended = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(server, "_COLLECT_SECONDS", 0.0)
+    monkeypatch.setattr(server, "_TICK_SECONDS", 60.0)  # so that nothing but the end of a batch wakes the host
+    monkeypatch.setattr(server, "_log_to", os.close)
+    monkeypatch.setattr(server, "_say", lambda _line: listens.set())
+    monkeypatch.setattr(server, "converse", lambda connection, *_: connection.receive())
+    monkeypatch.setattr(server.gc, "collect", collected.set)
+    monkeypatch.setattr(server.gc, "freeze", lambda: None)
+    path = Path(tempfile.mkdtemp(dir=tmp_path)) / "0.sock"
+    host = server.HostServer(path, SimpleNamespace(ended=ended.is_set))
+    listening = threading.Thread(target=host.run)
+    listening.start()
+    assert listens.wait(20)
+    try:
+        with worker_at(path) as worker:
+            worker.send(End())
+            assert collected.wait(20)
+    finally:
+        gc.enable()
+        ended.set()
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), worker_at(path) as last:
+            last.send(End())
+        listening.join(20)
+    assert not listening.is_alive()
+
+
+def worker_at(path):
+    """A worker's connection to the host."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(str(path))
+    except OSError:
+        sock.close()
+        raise
+    connection = Connection(sock)
+    connection.send_log()
+    return connection

@@ -15,6 +15,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 from millpond.spark.environment.tracebacks import fold_own_frames
 from millpond.spark.environment.worker_garbage import leave_modules_out
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from millpond.spark.spec.operator import BatchTime, OperatorSpec
 
 _OWN_STATES = ("head", "segments")
+# Not as text: PySpark would have the JVM parse it, twice for each state in every batch.
+_MANIFEST = StructType().add("head", BinaryType())
+_SEGMENT_ID = StructType().add("id", LongType())
+_SEGMENT = StructType().add("data", BinaryType())
 
 
 class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
@@ -59,8 +64,8 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the states of manifest and segments."""
         self._handle = handle
-        self._stored_manifest = handle.getValueState("head", "head binary")
-        self._stored_segments = handle.getMapState("segments", "id long", "data binary")
+        self._stored_manifest = handle.getValueState("head", _MANIFEST)
+        self._stored_segments = handle.getMapState("segments", _SEGMENT_ID, _SEGMENT)
         if TaskContext.get() is None:
             self._refuse_other_owners(handle)
 
@@ -73,7 +78,7 @@ class ShardProcessor(StatefulProcessor):  # type: ignore[misc]
         """
         for state in self._states:
             if state not in _OWN_STATES:
-                handle.getValueState(state, "head binary")
+                handle.getValueState(state, _MANIFEST)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: TimerValues) -> None:
         """Keep a blob of initial state until the shard runs, later in this batch."""

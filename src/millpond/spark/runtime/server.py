@@ -14,9 +14,11 @@ The next task then starts another host, which restores the shards that it needs.
 
 Python's cycle collector is off while batches run. State is tuples and dictionaries without cycles, and
 searching them would cost more than building them. Between batches the collector searches new objects
-and freezes those that survive, so that it does not search them again.
+and freezes those that survive, so that it does not search them again. The end of the last running batch wakes the
+listening thread for that, since the next batch of a busy stream may connect within milliseconds.
 """
 
+import contextlib
 import gc
 import os
 import selectors
@@ -40,6 +42,9 @@ from millpond.spark.runtime.slots import Slots
 IDLE_SECONDS = 1800.0
 _TICK_SECONDS = 1.0
 _COLLECT_SECONDS = 10.0
+_COLLECT_SHARE = 0.02
+"""The largest share of time that collecting garbage may take."""
+_WAKE_BYTES = 4096
 
 
 class HostServer:
@@ -51,24 +56,35 @@ class HostServer:
         self._slots: Slots[HeldShard] = Slots(time.monotonic, IDLE_SECONDS)
         self._busy = 0
         self._busy_lock = threading.Lock()
-        self._collected = time.monotonic()
+        self._collect_at = time.monotonic() + _COLLECT_SECONDS
+        self._waking: socket.socket | None = None
         limit, mapped = memory_limit_bytes(), mapped_bytes()
         self._room_at_start = None if limit is None or mapped is None else limit - mapped
 
     def run(self) -> None:
         """Listen and serve until the host must end, for one of the reasons in the module's docstring."""
         gc.disable()
-        with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+        woken, self._waking = socket.socketpair()
+        with (
+            woken,
+            self._waking,
+            socket.socket(socket.AF_UNIX) as listener,
+            selectors.DefaultSelector() as selector,
+        ):
             listener.bind(str(self._path))
             listener.listen(64)
             selector.register(listener, selectors.EVENT_READ)
+            selector.register(woken, selectors.EVENT_READ)
             mine = self._path.stat()
             _say(LISTENING)
             last_used = time.monotonic()
             try:
                 while not self._owners.ended() and _is_at(self._path, mine):
-                    if selector.select(_TICK_SECONDS):
-                        self._accept(listener)
+                    for ready, _ in selector.select(_TICK_SECONDS):
+                        if ready.fileobj is listener:
+                            self._accept(listener)
+                        else:
+                            woken.recv(_WAKE_BYTES)
                     if self._slots.drop_idle() or self._busy:
                         last_used = time.monotonic()
                     elif time.monotonic() - last_used > IDLE_SECONDS:
@@ -77,6 +93,7 @@ class HostServer:
                         break
                     self._collect_garbage()
             finally:
+                selector.unregister(woken)
                 self._leave(listener, selector, mine)
                 self._slots.close()
 
@@ -128,13 +145,18 @@ class HostServer:
         finally:
             with self._busy_lock:
                 self._busy -= 1
+                if not self._busy and self._waking is not None:
+                    # The host may have ended its loop, and then nobody is left to wake.
+                    with contextlib.suppress(OSError):
+                        self._waking.send(b"\0", socket.MSG_DONTWAIT)
 
     def _collect_garbage(self) -> None:
-        now = time.monotonic()
-        if not self._busy and now - self._collected > _COLLECT_SECONDS:
+        began = time.monotonic()
+        if not self._busy and began > self._collect_at:
             gc.collect()
             gc.freeze()
-            self._collected = now
+            ended = time.monotonic()
+            self._collect_at = ended + max(_COLLECT_SECONDS, (ended - began) / _COLLECT_SHARE)
 
 
 def _log_to(descriptor: int) -> None:
