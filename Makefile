@@ -10,8 +10,9 @@ BIN := .venv/bin
 # What builds the wheel is pinned, like all else.
 BUILD := $(BIN)/uv build --quiet --out-dir dist --python $(BIN)/python --build-constraint requirements-build.lock --require-hashes
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --python-version 3.11 --quiet --custom-compile-command "make lock"
-# A process that crashes is not replaced: the run has failed.
-IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Three on two cores, since tests of streams wait a third of their time. A process that crashes is not replaced: the run
+# has failed.
+DIVIDED := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test clusters soak kill coverage mutations lint format bench compiled figures screenshots docs lock dist matrix
@@ -25,10 +26,10 @@ setup: ## make .venv from the lock files, and find or install Java
 demo: setup ## a year of real flights through every package; ARGS="--events 50000" for less, ARGS=--help for more
 	$(BIN)/millpond demo $(ARGS)
 
-test: setup ## run the tests in two processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
+test: setup ## run the tests in three processes; ARGS="tests/cache -x" for some, ARGS="-n0" for one process
 	@scripts/test_servers.sh
 	@$(BIN)/python -m tests.jvms
-	$(BIN)/python -m pytest $(IN_TWO) $(ARGS)
+	$(BIN)/python -m pytest $(DIVIDED) $(ARGS)
 
 clusters: setup ## run the tests that start a Spark of their own: bare sessions, clusters that are killed, the demo
 	@$(BIN)/python -m tests.jvms
@@ -44,7 +45,7 @@ kill: setup ## kill what belongs to a stream at random, and judge what comes out
 coverage: setup ## run all tests and say which lines none of them reached
 	@scripts/test_servers.sh
 	@$(BIN)/python -m tests.jvms
-	$(BIN)/python -m pytest $(IN_TWO) --cov --cov-report=term-missing:skip-covered $(ARGS)
+	$(BIN)/python -m pytest $(DIVIDED) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 mutations: setup ## break one guard after another, and see that the tests notice; ARGS="'the lease of a shard'" for some, by name
 	$(BIN)/python scripts/mutations.py $(ARGS)

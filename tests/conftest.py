@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session, folders in memory, and how two processes divide the tests."""
+"""What all tests share: one Spark session, folders in memory, and how three processes divide the tests."""
 
 import os
 import shutil
@@ -27,13 +27,19 @@ SESSION_TESTS = (
     "tests/ui/test_slow_query.py",
     *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "state", "stream", "training_set", "upload")),
 )
-"""What asks for `spark`. A test elsewhere may ask too, at the price of a second session where two processes run."""
+"""What asks for `spark`. A test elsewhere may ask too, at the price of a second session where several processes run."""
 
 LONG = ("tests/features/equality/", "tests/simulation/", "tests/state/models/")
 """Whose files take longest of all others."""
 
 collect_ignore = ["spark/own_sessions/bare_job.py"]
 """A program for spark-submit, which imports what only its own run has."""
+
+FIRST = "gw0"
+"""The process that is given the first tests, those of the session."""
+
+PATIENCE = 5
+"""How nice the other processes are: under full load they get a third of the time that the session gets."""
 
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
 ROOMY_BYTES = 1 << 30
@@ -56,6 +62,12 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_B
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvms.options())
+
+
+def pytest_configure():
+    """Let the process of the session go first: it has the most to do, so the others may wait."""
+    if os.environ.get("PYTEST_XDIST_WORKER", FIRST) != FIRST:
+        os.nice(PATIENCE)
 
 
 def pytest_sessionstart():
