@@ -35,12 +35,6 @@ LONG = ("tests/features/equality/", "tests/simulation/", "tests/state/models/")
 collect_ignore = ["spark/own_sessions/bare_job.py"]
 """A program for spark-submit, which imports what only its own run has."""
 
-FIRST = "gw0"
-"""The process that is given the first tests, those of the session."""
-
-PATIENCE = 5
-"""How nice the other processes are: under full load they get a third of the time that the session gets."""
-
 IN_MEMORY = "/dev/shm"  # noqa: S108 - pytest makes folders of its own there, as it does in /tmp
 ROOMY_BYTES = 1 << 30
 LEAST_FREE_BYTES = 2 << 30
@@ -62,12 +56,6 @@ if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > ROOMY_B
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvms.options())
-
-
-def pytest_configure():
-    """Let the process of the session go first: it has the most to do, so the others may wait."""
-    if os.environ.get("PYTEST_XDIST_WORKER", FIRST) != FIRST:
-        os.nice(PATIENCE)
 
 
 def pytest_sessionstart():
