@@ -1,12 +1,9 @@
 """Whether a host is still the one that callers reach, and what it does between batches."""
 
-import contextlib
 import gc
 import os
 import socket
-import tempfile
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 from millpond.spark.host.wire import Connection, End
@@ -37,8 +34,10 @@ def test_a_worker_that_spark_ended_leaves_no_line_in_the_log(tmp_path, monkeypat
     assert capfd.readouterr().err == ""
 
 
-def test_garbage_is_collected_between_batches_that_follow_one_another_at_once(tmp_path, monkeypatch):
-    collected, listens, ended = threading.Event(), threading.Event(), threading.Event()
+def test_between_batches_that_follow_one_another_at_once_a_host_collects_garbage_and_ends_if_it_is_full(
+    tmp_path, monkeypatch
+):
+    collected, listens, full = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(server, "_COLLECT_SECONDS", 0.0)
     monkeypatch.setattr(server, "_TICK_SECONDS", 60.0)  # so that nothing but the end of a batch wakes the host
     monkeypatch.setattr(server, "_log_to", os.close)
@@ -46,8 +45,9 @@ def test_garbage_is_collected_between_batches_that_follow_one_another_at_once(tm
     monkeypatch.setattr(server, "converse", lambda connection, *_: connection.receive())
     monkeypatch.setattr(server.gc, "collect", collected.set)
     monkeypatch.setattr(server.gc, "freeze", lambda: None)
-    path = Path(tempfile.mkdtemp(dir=tmp_path)) / "0.sock"
-    host = server.HostServer(path, SimpleNamespace(ended=ended.is_set))
+    path = tmp_path / "0.sock"
+    host = server.HostServer(path, SimpleNamespace(ended=lambda: False))
+    monkeypatch.setattr(host, "_is_nearly_full", full.is_set)
     listening = threading.Thread(target=host.run)
     listening.start()
     assert listens.wait(20)
@@ -57,8 +57,8 @@ def test_garbage_is_collected_between_batches_that_follow_one_another_at_once(tm
             assert collected.wait(20)
     finally:
         gc.enable()
-        ended.set()
-        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), worker_at(path) as last:
+        full.set()
+        with worker_at(path) as last:
             last.send(End())
         listening.join(20)
     assert not listening.is_alive()
@@ -67,11 +67,7 @@ def test_garbage_is_collected_between_batches_that_follow_one_another_at_once(tm
 def worker_at(path):
     """A worker's connection to the host."""
     sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(str(path))
-    except OSError:
-        sock.close()
-        raise
+    sock.connect(str(path))
     connection = Connection(sock)
     connection.send_log()
     return connection
