@@ -402,7 +402,7 @@ def _run(engine: str, sizes: list[str], folder: Path, figures: Figures, *, scala
             size = SMALLER.get((engine, name), SIZES[name])
             stream = folder / f"{size.rows}-{size.keys}"
             if not stream.exists():
-                write_batches(stream, size, max(sum(_warm_up_and_counted(size)), SLOW_WARM_UP + SLOW_COUNTED) + 1)
+                write_batches(stream, size, sum(_warm_up_and_counted(size)) + 1)
             figures.add(name, engine, batch_seconds(spark, engine, stream, size))
     spark.stop()
 

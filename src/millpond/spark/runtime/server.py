@@ -79,14 +79,14 @@ class HostServer:
             _say(LISTENING)
             last_used = time.monotonic()
             try:
-                look_at = last_used
+                check_owners_at = last_used
                 while True:
-                    if time.monotonic() >= look_at:
-                        # Not at the end of each batch: workers of an executor that is just ending would make the
+                    if time.monotonic() >= check_owners_at:
+                        # Not at the end of each batch: workers of an executor that is just ending could make the
                         # folder again.
                         if self._owners.ended() or not _is_at(self._path, mine):
                             break
-                        look_at = time.monotonic() + _TICK_SECONDS
+                        check_owners_at = time.monotonic() + _TICK_SECONDS
                     for ready, _ in selector.select(_TICK_SECONDS):
                         if ready.fileobj is listener:
                             self._accept(listener)
