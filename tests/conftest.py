@@ -25,9 +25,14 @@ SESSION_TESTS = (
     "tests/faults/test_session_faults.py",
     "tests/test_docs.py",
     "tests/ui/test_slow_query.py",
-    *(f"tests/commands/test_{name}.py" for name in ("backfill", "check", "state", "stream", "training_set", "upload")),
+    "tests/lookup/test_every_source.py::test_on_spark",
+    "tests/spark/environment/test_worker_python.py",
+    *(
+        f"tests/commands/test_{name}.py"
+        for name in ("backfill", "check", "state", "stream", "training_set", "upload", "waiting")
+    ),
 )
-"""What asks for `spark`. A test elsewhere may ask too, at the price of a second session where several processes run."""
+"""How the ids begin of all tests that ask for `spark`. One elsewhere would start a second session, and is refused."""
 
 LONG = ("tests/features/equality/", "tests/simulation/", "tests/state/models/")
 """Whose files take longest of all others."""
@@ -119,9 +124,16 @@ def _turn(nodeid: str) -> int:
     return 1 if nodeid.startswith(LONG) else 2
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Where there are several processes, begin with what takes longest, so that they end together."""
+    """Where there are several processes, begin with what takes longest, so that they end together.
+
+    It comes last, when what the run leaves out is out.
+    """
     if hasattr(config, "workerinput"):
+        for item in items:
+            if "spark" in getattr(item, "fixturenames", ()) and not _is_of_the_session(item.nodeid):
+                raise RuntimeError(f"{item.nodeid} asks for `spark`: add it to SESSION_TESTS in tests/conftest.py")
         items.sort(key=lambda item: _turn(item.nodeid))
 
 

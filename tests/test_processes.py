@@ -63,3 +63,11 @@ def test_a_process_that_crashes_fails_the_run_and_is_named(suite):
     done = _run(suite)
     assert done.returncode == 1
     assert "crashed while running 'tests/test_of_the_rest.py::test_it'" in done.stdout
+
+
+def test_a_second_session_is_refused(suite):
+    asks = WHO_RAN.replace("()", "(spark)", 1)
+    (suite / "tests" / "test_of_the_rest.py").write_text(asks)
+    done = _run(suite)
+    assert done.returncode != 0
+    assert "tests/test_of_the_rest.py::test_it asks for `spark`: add it to SESSION_TESTS" in done.stdout + done.stderr

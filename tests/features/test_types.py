@@ -51,7 +51,7 @@ def test_arrow_columns_hold_the_values_of_their_type(type_, data):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "spark"),
+    ("text", "name", "spark_name"),
     [
         ("long", "long", "bigint"),
         (" int ", "int", "int"),
@@ -65,8 +65,8 @@ def test_arrow_columns_hold_the_values_of_their_type(type_, data):
         ),
     ],
 )
-def test_a_type_has_one_name_and_a_name_in_spark(text, name, spark):
-    assert (parse_type(text).name, parse_type(text).spark_name) == (name, spark)
+def test_a_type_has_one_name_and_a_name_in_spark(text, name, spark_name):
+    assert (parse_type(text).name, parse_type(text).spark_name) == (name, spark_name)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import redis_servers
-from millpond.kv import AsyncRedisStore, LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
+from millpond.kv import AsyncRedisStore, Get, KVStore, LmdbStore, MemoryStore, RedisStore, WalkableStore, async_store
 from millpond.kv.expiry import wall_ms
 from tests.kv.on_a_loop import OnALoop
 
@@ -115,3 +115,22 @@ def own_server():
     """A server that a test may ruin."""
     with redis_servers.redis_server("--appendonly", "yes", "--appendfsync", "always") as running:
         yield running
+
+
+@pytest.fixture(params=FACES)
+def face(request):
+    """Every store and every async face, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def store(face, make_store):
+    """An empty store of the face."""
+    store = make_store(face)
+    yield store
+    store.close()
+
+
+def rows(store: KVStore, dataset: str, key: bytes, start_ms: int | None = None, end_ms: int | None = None):
+    """Return the rows of a key as pairs of time and value."""
+    return [(row.time_ms, row.value) for row in store.get_many([Get(dataset, key, start_ms, end_ms)])[0]]

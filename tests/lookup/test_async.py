@@ -4,10 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from millpond.errors import DataError, OptionError, UnavailableError
 from millpond.lookup import (
@@ -21,171 +18,11 @@ from millpond.lookup import (
     LookupTable,
     PartialCachingAsyncLookupProvider,
     PythonLookup,
-    Retries,
     ThreadedLookup,
 )
 from millpond.lookup.caches import blocking
 from millpond.metrics import NullRecorder
-
-KEYS = pa.schema([("n", pa.int64())])
-ROWS = pa.schema([("text", pa.string())])
-PARTIAL = {"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": 100, "lookup.max-retries": 0}
-PATIENCE_S = 20
-
-
-def rows_of(n):
-    return [(f"{n}.{row}",) for row in range(n % 3)]
-
-
-class Source(AsyncLookupFunction):
-    """Answers when the test lets it: a gate per key, all open at first."""
-
-    key_schema, row_schema = KEYS, ROWS
-
-    def __init__(self):
-        self.asked, self.failures, self.gates = [], [], {}
-        self.under_way = self.most_under_way = 0
-
-    def hold(self, n):
-        self.gates[n] = asyncio.Event()
-
-    async def lookup(self, keys):
-        (n,) = keys
-        self.asked.append(n)
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        try:
-            await asyncio.sleep(0)
-            if n in self.gates:
-                await self.gates[n].wait()
-            if self.failures:
-                raise self.failures.pop(0)
-            return rows_of(n)
-        finally:
-            self.under_way -= 1
-
-
-class Batched(Source):
-    async def lookup_many(self, keys):
-        self.asked.append(list(keys))
-        if self.failures:
-            raise self.failures.pop(0)
-        return {key: rows_of(*key) for key in keys}
-
-
-def cached(source, max_rows=100, *, max_retries=0, **choices):
-    async def no_wait(_):
-        pass
-
-    retries = Retries(max_retries, async_sleep=no_wait)
-    cache = None if max_rows is None else DefaultLookupCache(max_rows=max_rows)
-    return AsyncPartialCachingLookup(source, cache, CacheMetricGroup("planes"), retries, **choices)
-
-
-async def asked(source, keys=1):
-    while len(source.asked) < keys:  # noqa: ASYNC110 - one step of the loop at a time
-        await asyncio.sleep(0)
-
-
-def run(coroutine):
-    async def limited():
-        async with asyncio.timeout(PATIENCE_S):
-            return await coroutine
-
-    return asyncio.run(limited())
-
-
-@settings(deadline=None)
-@given(
-    batches=st.lists(st.lists(st.tuples(st.integers(0, 9)), max_size=6), max_size=12),
-    max_rows=st.one_of(st.none(), st.integers(0, 6)),
-    capacity=st.integers(1, 4),
-    ordered=st.booleans(),
-    kind=st.sampled_from([Source, Batched]),
-)
-def test_any_cache_order_and_capacity_give_the_answers_of_the_source(batches, max_rows, capacity, ordered, kind):
-    async def look():
-        source = kind()
-        async with cached(source, max_rows, capacity=capacity) as lookup:
-            answers = [answer async for answer in lookup.stream(batches, ordered=ordered)]
-        assert source.most_under_way <= capacity
-        stats = lookup.stats()
-        assert stats.load_count == stats.miss_count
-        return answers
-
-    answers = run(look())
-    assert sorted(map(repr, answers)) == sorted(
-        repr((batch, {key: rows_of(*key) for key in batch})) for batch in batches
-    )
-    if ordered:
-        assert [batch for batch, _ in answers] == batches
-
-
-def test_in_order_a_slow_key_holds_up_those_behind_it_and_unordered_it_does_not():
-    async def look(ordered):
-        source = Source()
-        source.hold(1)
-        async with cached(source, capacity=3) as lookup:
-            stream = lookup.stream([[(1,)], [(2,)], [(3,)], [(4,)]], ordered=ordered)
-            first = asyncio.ensure_future(anext(stream))
-            await asked(source, 3)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            came_first = first.done()
-            source.gates[1].set()
-            return came_first, [(await first)[0], *[batch async for batch, _ in stream]]
-
-    assert run(look(ordered=True)) == (False, [[(1,)], [(2,)], [(3,)], [(4,)]])
-    came_first, order = run(look(ordered=False))
-    assert came_first
-    assert order[0] != [(1,)]
-    assert sorted(order) == [[(1,)], [(2,)], [(3,)], [(4,)]]
-
-
-def test_no_more_is_asked_ahead_of_the_reader_than_the_capacity():
-    async def look():
-        taken = []
-
-        def batches():
-            for n in range(100):
-                taken.append(n)
-                yield [(n,)]
-
-        async with cached(Source(), capacity=5) as lookup:
-            stream = lookup.stream(batches())
-            await anext(stream)
-            assert len(taken) == 5
-            await stream.aclose()
-
-    run(look())
-
-
-def test_a_stream_takes_batches_as_they_come():
-    async def events():
-        for n in range(3):
-            await asyncio.sleep(0)
-            yield [(n,)]
-
-    async def look():
-        async with cached(Source()) as lookup:
-            return [rows async for _, rows in lookup.stream(events())]
-
-    assert run(look()) == [{(n,): rows_of(n)} for n in range(3)]
-
-
-def test_the_first_failure_ends_a_stream_and_cancels_what_it_waited_for():
-    async def look():
-        source = Source()
-        source.hold(2)
-        source.failures = [ValueError("broken")]
-        async with cached(source, capacity=2) as lookup:
-            with pytest.raises(ValueError, match="broken"):
-                async for _ in lookup.stream([[(1,)], [(2,)]]):
-                    pass
-            assert len(lookup._in_flight) == 1  # others may wait for that load, so it goes on
-        assert lookup._in_flight == {}
-
-    run(look())
+from tests.lookup.async_source import KEYS, PARTIAL, PATIENCE_S, ROWS, Batched, Source, asked, cached, rows_of, run
 
 
 def test_callers_who_miss_one_key_share_one_load_and_the_others_count_hits():
@@ -374,12 +211,12 @@ def test_providers_say_how_an_asynchronous_function_is_cached():
     source = Source()
     plain = LookupTable("planes", AsyncLookupFunctionProvider.of(source))
     caching = LookupTable("planes", PartialCachingAsyncLookupProvider.of(source, DefaultLookupCache(max_rows=9)))
-    for table, asked in ((plain, 2), (caching, 1)):
+    for table, times in ((plain, 2), (caching, 1)):
         source.asked.clear()
         with table.open() as lookup:
             lookup.lookup((4,))
             lookup.lookup((4,))
-        assert len(source.asked) == asked
+        assert len(source.asked) == times
 
 
 def test_a_plain_source_cannot_be_awaited_unless_it_is_put_into_threads():
