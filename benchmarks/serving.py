@@ -4,7 +4,8 @@ Ten features of one GroupBy: of one entity, and of fifty. The floors are measure
 interleaved rounds: `flat_us` is the same answer by code written for this one GroupBy (look up the batch,
 read a range, decode, finish), `bare_client_us` one read of the same range by the store's client, and a bare
 ASGI application on the same server answers a constant of the same size. `one_by_one_144_us` decodes and
-merges 144 tiles as the plan does. All figures in process are the median of the rounds' fastest tenths.
+merges 144 tiles as the plan does. All figures in process are the median of the rounds' medians. A processor
+changes its speed within seconds, so `ratios` compares two figures round by round: median, lowest and highest.
 
     .venv/bin/python -m benchmarks.serving [--scale 0.1] [--stores lmdb,redis]
 """
@@ -29,7 +30,7 @@ from millpond.kv import Get, KVStore, Put, open_store
 from millpond.serving import Fetcher, FetchRequest
 
 KEYS = 200
-ROUNDS = 15
+ROUNDS = 60
 CALLS = 400
 TILES = 144
 LOADED_ROWS = 1_000_000
@@ -37,6 +38,18 @@ SECONDS = 5.0
 CONNECTIONS = 8
 TILE_MS = 5 * MINUTE_MS
 ENTITIES = 50
+TAILS = (("", 1), ("_144_tiles", TILES))
+"""The suffix of a measure, and how many tiles have passed since the batch end."""
+
+RATIOS = {
+    "cached_us": "flat_us",
+    "uncached_us": "flat_us",
+    "cached_144_tiles_us": "cached_us",
+    "uncached_144_tiles_us": "one_by_one_144_us",
+    "tail_freshness_us": "bare_client_us",
+    "entities_50_us": "cached_us",
+}
+"""What is divided by what; over Redis, where a read is a round trip, `cached_us` by `bare_client_us`."""
 
 
 def main() -> None:
@@ -48,21 +61,27 @@ def main() -> None:
     in_process = {}
     with ExitStack() as stack:
         for name in options.stores.split(","):
-            url = f"lmdb://{stack.enter_context(tempfile.TemporaryDirectory())}?sync=false"
-            if name == "redis":
-                url = stack.enter_context(redis_server()).url
-            in_process[name] = _in_process(url, max(20, int(CALLS * options.scale)))
+            urls = [_url(name, stack) for _ in TAILS]
+            in_process[name] = _in_process(urls, max(20, int(CALLS * options.scale)))
     result = {
         "in_process": in_process,
         "http": _http(max(0.5, SECONDS * options.scale)),
         "bulk_load_rows_per_second": _bulk_load(int(LOADED_ROWS * options.scale)),
     }
-    names = list(dict.fromkeys(name for one in in_process.values() for name in one))
+    stores = list(in_process)
+    names = [name for name in in_process[stores[0]] if name != "ratios"]
+    ratios = list(dict.fromkeys(name for one in in_process.values() for name in one["ratios"]))
     report(
         "serving",
         title="Ten features of one entity: microseconds",
-        columns=("measure", *in_process),
-        rows=[(name, *(round(one[name], 1) for one in in_process.values())) for name in names],
+        columns=("measure", *stores),
+        rows=[
+            *((name, *(round(one[name], 1) for one in in_process.values())) for name in names),
+            *(
+                (f"{name}, by round", *(_shown(one["ratios"].get(name)) for one in in_process.values()))
+                for name in ratios
+            ),
+        ],
         result=result,
         draw=lambda axes: grouped_bars(
             axes, names, {store: [one[name] for name in names] for store, one in in_process.items()}
@@ -75,15 +94,22 @@ def definition() -> GroupBy:
     return next(one for one in group_bys() if len(one.feature_names) >= 9 and one.name == "user_1")
 
 
-def _in_process(url: str, calls: int) -> dict[str, float]:
-    store = open_store(url)
+def _url(name: str, stack: ExitStack) -> str:
+    if name == "redis":
+        return str(stack.enter_context(redis_server()).url)
+    return f"lmdb://{stack.enter_context(tempfile.TemporaryDirectory())}?sync=false"
+
+
+def _in_process(urls: Sequence[str], calls: int) -> dict[str, Any]:
+    """Measure all calls in the same rounds, over one store for each length of the tail."""
     group_by = definition()
-    world = World(store, [group_by], KEYS, share_of_tiles=1.0)
-    world.land()
-    plan = world.plans[0]
-    found: dict[str, float] = {}
+    forms: dict[str, Callable[[str], object]] = {}
     names = [key_name("user", number) for number in range(KEYS)]
-    for suffix, tiles in (("", 1), ("_144_tiles", TILES)):
+    stores = [open_store(url) for url in urls]
+    for store, url, (suffix, tiles) in zip(stores, urls, TAILS, strict=True):
+        world = World(store, [group_by], KEYS, share_of_tiles=1.0)
+        world.land()
+        plan = world.plans[0]
         now_ms = BATCH_END_MS + tiles * TILE_MS + MINUTE_MS
         world.stream_until(now_ms + (0 if tiles == 1 else TILE_MS))
         common: dict[str, Any] = {"refresh_ms": 3_600_000, "now": partial(int, now_ms)}
@@ -109,7 +135,7 @@ def _in_process(url: str, calls: int) -> dict[str, float]:
         def does(call: Callable[[dict[str, str]], object]) -> Callable[[str], object]:
             return lambda user: call({"user": user})
 
-        forms = {f"cached{suffix}_us": asks(cached), f"uncached{suffix}_us": asks(plain)}
+        forms |= {f"cached{suffix}_us": asks(cached), f"uncached{suffix}_us": asks(plain)}
         if tiles == 1:
             forms |= {
                 "flat_us": does(flat.fetch),
@@ -119,9 +145,23 @@ def _in_process(url: str, calls: int) -> dict[str, float]:
             }
         else:
             forms["one_by_one_144_us"] = does(flat.one_by_one)
-        found |= _measured(forms, names, calls)
-    store.close()
-    return found
+    found = _measured(forms, names, calls)
+    for store in stores:
+        store.close()
+    floors = RATIOS | ({"cached_us": "bare_client_us"} if urls[0].startswith("redis") else {})
+    medians: dict[str, Any] = {name: median(rounds) for name, rounds in found.items()}
+    ratios = {f"{name}/{floor}": _ratio(found[name], found[floor]) for name, floor in floors.items()}
+    return medians | {"ratios": ratios}
+
+
+def _shown(ratio: dict[str, float] | None) -> str:
+    return "" if ratio is None else "{median:.2f} ({lowest:.2f} to {highest:.2f})".format(**ratio)
+
+
+def _ratio(measured: Sequence[float], floor: Sequence[float]) -> dict[str, float]:
+    """Divide figures of the same rounds."""
+    by_round = [one / other for one, other in zip(measured, floor, strict=True)]
+    return {"median": median(by_round), "lowest": min(by_round), "highest": max(by_round)}
 
 
 class _Flat:
@@ -220,8 +260,8 @@ class _Flat:
         return (plan.decode_batch(key, batch[0].value) if batch else None), (plan.merge_all(irs) if irs else None)
 
 
-def _measured(forms: dict[str, Callable[[str], object]], names: Sequence[str], calls: int) -> dict[str, float]:
-    """Call each form in interleaved rounds; the median over rounds of the median call."""
+def _measured(forms: dict[str, Callable[[str], object]], names: Sequence[str], calls: int) -> dict[str, list[float]]:
+    """Call each form in interleaved rounds; the microseconds of the median call of each round."""
     found: dict[str, list[float]] = {name: [] for name in forms}
     gc.collect()
     gc.disable()
@@ -234,9 +274,9 @@ def _measured(forms: dict[str, Callable[[str], object]], names: Sequence[str], c
                 began = time.perf_counter()
                 form(asked)
                 seconds.append(time.perf_counter() - began)
-            found[name].append(median(seconds))
+            found[name].append(1_000_000 * median(seconds))
     gc.enable()
-    return {name: 1_000_000 * median(rounds) for name, rounds in found.items()}
+    return found
 
 
 def _bulk_load(rows: int) -> float:
